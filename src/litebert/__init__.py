@@ -1,0 +1,25 @@
+"""litebert: make, teach, adapt, shrink and serve ALBERT models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from litebert.errors import CheckpointError, ConfigError, DataError, LitebertError
+
+if TYPE_CHECKING:
+    from litebert.predict import Model, load
+    from litebert.tokenizer import Tokenizer
+
+__version__ = "0.1.0"
+__all__ = ["CheckpointError", "ConfigError", "DataError", "LitebertError", "Model", "Tokenizer", "load"]
+
+_LAZY = {"Model": "litebert.predict", "load": "litebert.predict", "Tokenizer": "litebert.tokenizer"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import torch only when a model is first asked for, so that `import litebert` costs nothing."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'litebert' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LAZY[name]), name)

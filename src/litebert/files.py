@@ -1,0 +1,94 @@
+"""Reading that has limits, writing that is whole or absent."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from litebert.errors import CheckpointError, DataError, require_extra
+
+FILE_LIMIT_BYTES = 256 << 20
+
+
+def read_limited(path: Path) -> bytes:
+    """Read a small file, refusing one so large that it can only be a mistake or an attack."""
+    try:
+        size = path.stat().st_size
+        if size > FILE_LIMIT_BYTES:
+            raise CheckpointError(f"{path}: {size:,} bytes is over the limit of {FILE_LIMIT_BYTES:,} for such a file; it is not what its name says")
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object."""
+    try:
+        content = json.loads(read_limited(path))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not JSON ({error}); the file is damaged: download or save it again") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: holds a JSON {type(content).__name__}, where an object was expected")
+    return content
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside `path`; when the block ends well it is flushed to disk and takes the name."""
+    with _naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
+    temporary = Path(name)
+    try:
+        with _naming(path):
+            yield temporary
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            temporary.chmod(0o644)
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def atomic_write(path: Path, content: str | bytes) -> None:
+    """Write a whole file or leave what was there."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def write_json(path: Path, content: Any) -> None:
+    atomic_write(path, json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Turn the system's complaint about a file into ours, with its name in it."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror}); check free space and permissions") from error
+
+
+DAMAGE = (OSError, EOFError, lzma.LZMAError, zlib.error)
+"""What reading a damaged, truncated or mislabelled compressed file raises."""
+
+
+def decompressed(file: BinaryIO, suffix: str) -> BinaryIO:
+    """The plain bytes of an open file that may be `.gz .bz2 .xz .zst`."""
+    if suffix == ".zst":
+        return cast(BinaryIO, require_extra("zstandard", "train").open(file, "rb"))
+    opener = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(suffix)
+    return file if opener is None else cast(BinaryIO, opener(file, "rb"))
+
+
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")

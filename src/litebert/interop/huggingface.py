@@ -1,0 +1,298 @@
+"""Hugging Face folders, both ways: config.json and the names of the tensors.
+
+transformers knows only full sharing in groups. The other sharing modes are written as one group per layer, with our own
+key in config.json, so that transformers computes the same and we read them shared again.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from litebert.errors import CheckpointError, ConfigError
+from litebert.files import read_json, replacing, write_json
+from litebert.model import Albert, AlbertConfig, pretraining_heads
+from litebert.tasks import TASKS, Task
+from litebert.tasks.mask import Mask
+from litebert.tokenizer import Tokenizer
+
+OURS = ("sharing", "relative_attention_distance", "depth_embedding")
+"""Settings transformers does not know; in config.json they stand under `litebert`."""
+WEIGHT_LIMIT_BYTES = 8 << 30
+
+_ATTENTION = {"out": "attention.dense", "norm": "attention.LayerNorm"}
+_FFN = {"widen": "ffn", "narrow": "ffn_output", "norm": "full_layer_layer_norm"}
+_EMBEDDINGS = {
+    "word_embeddings.weight": "embeddings.word_embeddings.weight",
+    "position_embeddings.weight": "embeddings.position_embeddings.weight",
+    "segment_embeddings.weight": "embeddings.token_type_embeddings.weight",
+    "embedding_norm.weight": "embeddings.LayerNorm.weight",
+    "embedding_norm.bias": "embeddings.LayerNorm.bias",
+    "project.weight": "encoder.embedding_hidden_mapping_in.weight",
+    "project.bias": "encoder.embedding_hidden_mapping_in.bias",
+    "pooler.weight": "pooler.weight",
+    "pooler.bias": "pooler.bias",
+    "relative_bias": "encoder.litebert_relative_bias",
+    "depth_embeddings.weight": "encoder.litebert_depth_embeddings.weight",
+}
+_HEADS = {
+    "mlm": {"dense": "predictions.dense", "norm": "predictions.LayerNorm", "bias": "predictions.bias"},
+    "order": {"linear": "sop_classifier.classifier"},
+    "classify": {"linear": "classifier"},
+}
+_TIED = {"predictions.decoder.weight": "albert.embeddings.word_embeddings.weight", "predictions.decoder.bias": "predictions.bias"}
+_IGNORED = ("embeddings.position_ids",)  # a buffer of old versions: 0, 1, 2, …
+
+
+def load_folder(folder: Path) -> tuple[Albert, Tokenizer, Task[Any, Any] | None]:
+    """Read a model, its tokenizer and what it was taught, from a folder that litebert or transformers saved."""
+    settings = read_settings(folder)
+    config = config_from(settings, folder)
+    tensors = read_tensors(folder)
+    task, heads = _heads_for(settings, config, tensors)
+    with torch.device("meta"):
+        model = Albert(config, heads)
+    model.to_empty(device="cpu")
+    _fill(model, tensors, folder)
+    tokenizer = Tokenizer.load(folder)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model only {config.vocab_size}; they do not belong together")
+    return model.eval(), tokenizer, task
+
+
+def save_folder(folder: Path, model: Albert, tokenizer: Tokenizer, task: Task[Any, Any] | None) -> None:
+    """Write a folder that transformers, sentence-transformers and litebert load. config.json comes last: without it the folder is unfinished."""
+    tensors = {name: tensor.contiguous() for name, tensor in tensors_of(model)}
+    tokenizer.save(folder, model.config.max_position_embeddings)
+    with replacing(folder / "model.safetensors") as temporary:
+        safetensors.torch.save_file(tensors, temporary, metadata={"format": "pt"})
+    _write_sentence_transformers(folder, model.config)
+    write_json(folder / "config.json", settings_of(model, tokenizer, task))
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """config.json of an ALBERT; anything else is refused here."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise CheckpointError(f"{folder}: has no config.json, so it is not a finished model folder; give a folder that litebert or transformers saved")
+    settings = read_json(path)
+    kind = settings.get("model_type", "albert" if "embedding_size" in settings else None)
+    if kind not in ("albert", "litebert"):
+        raise CheckpointError(f"{path}: model_type={kind!r} is not an ALBERT ('albert' or 'litebert'); give an ALBERT's folder")
+    return settings
+
+
+def config_from(settings: dict[str, Any], folder: Path) -> AlbertConfig:
+    known = {field.name for field in fields(AlbertConfig)} - set(OURS)
+    ours = settings.get("litebert", {})
+    if not isinstance(ours, dict):
+        raise CheckpointError(f"{folder / 'config.json'}: 'litebert' must be an object; save the model again")
+    chosen = {key: value for key, value in settings.items() if key in known and value is not None}
+    chosen |= {key: value for key, value in ours.items() if key in known or key in OURS}
+    try:
+        return AlbertConfig(**chosen)
+    except (ConfigError, TypeError) as error:
+        raise CheckpointError(f"{folder / 'config.json'}: {error}") from error
+
+
+def settings_of(model: Albert, tokenizer: Tokenizer, task: Task[Any, Any] | None) -> dict[str, Any]:
+    """What config.json says."""
+    config = model.config
+    settings = {key: value for key, value in config.to_dict().items() if key not in OURS}
+    ours: dict[str, Any] = {key: getattr(config, key) for key in OURS}
+    if config.sharing != "all":
+        ours["num_hidden_groups"] = config.num_hidden_groups
+        settings["num_hidden_groups"] = config.num_hidden_layers
+    if task is not None:
+        ours["task"] = task.name
+        settings |= task.settings()
+    # transformers would load these and ignore what makes them different, so it must not know them
+    expressible = not config.relative_attention_distance and not config.depth_embedding
+    return settings | {
+        "model_type": "albert" if expressible else "litebert",
+        "architectures": [_architecture(model, task)],
+        "pad_token_id": tokenizer.pad_id,
+        "bos_token_id": tokenizer.cls_id,
+        "eos_token_id": tokenizer.sep_id,
+        "dtype": "float32",
+        "litebert": ours,
+    }
+
+
+def tensors_of(model: Albert) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor under its Hugging Face name."""
+    states = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    for ours, theirs, part in name_map(model):
+        if ours in states:
+            yield theirs, states[ours] if part is None else states[ours].chunk(3)[part].clone()
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """The weights of a folder under current names, in float32. Nothing is ever unpickled blindly."""
+    path = next((folder / name for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin") if (folder / name).is_file()), None)
+    if path is None:
+        raise CheckpointError(f"{folder}: has neither model.safetensors nor pytorch_model.bin; the weights are missing: download the folder again")
+    tensors: dict[str, Tensor] = {}
+    for file in _shards(path) if path.suffix == ".json" else [path]:
+        tensors |= _read_bin(file) if file.suffix == ".bin" else _read_safetensors(file)
+    return {_current_name(name): tensor.float() for name, tensor in tensors.items() if not name.endswith(_IGNORED)}
+
+
+def name_map(model: Albert) -> Iterator[tuple[str, str, int | None]]:
+    """(our name, their name, which third of ours it is). A block shared across their groups appears once per group."""
+    config = model.config
+    for ours, theirs in _EMBEDDINGS.items():
+        yield f"encoder.{ours}", f"albert.{theirs}", None
+    groups = config.num_hidden_groups if config.sharing == "all" else config.num_hidden_layers
+    for group in range(groups):
+        layer = group if config.sharing != "all" else next(x for x in range(config.num_hidden_layers) if config.group(x) == group)
+        for inner in range(config.inner_group_num):
+            theirs = f"albert.encoder.albert_layer_groups.{group}.albert_layers.{inner}"
+            attention = f"encoder.attention.{config.block_at('attention', layer, inner)}"
+            ffn = f"encoder.ffn.{config.block_at('ffn', layer, inner)}"
+            for kind in ("weight", "bias"):
+                for part, name in enumerate(("query", "key", "value")):
+                    yield f"{attention}.qkv.{kind}", f"{theirs}.attention.{name}.{kind}", part
+                for ours, name in _ATTENTION.items():
+                    yield f"{attention}.{ours}.{kind}", f"{theirs}.{name}.{kind}", None
+                for ours, name in _FFN.items():
+                    yield f"{ffn}.{ours}.{kind}", f"{theirs}.{name}.{kind}", None
+    for head in model.heads:
+        for ours, theirs in _HEADS[head].items():
+            for kind in ("",) if ours == "bias" else (".weight", ".bias"):
+                yield f"heads.{head}.{ours}{kind}", f"{theirs}{kind}", None
+
+
+def _fill(model: Albert, tensors: dict[str, Tensor], folder: Path) -> None:
+    """Copy every tensor to its place; complain of any that is missing, misshapen, contradictory or left over."""
+    states = model.state_dict()
+    filled: set[tuple[str, int | None]] = set()
+    missing = []
+    for ours, theirs, part in name_map(model):
+        if ours not in states:
+            continue
+        place = states[ours] if part is None else states[ours].chunk(3)[part]
+        tensor = tensors.pop(theirs, None)
+        if tensor is None:
+            missing.append((ours, theirs))
+        elif tensor.shape != place.shape:
+            raise CheckpointError(f"{folder}: {theirs} has shape {tuple(tensor.shape)} where config.json implies {tuple(place.shape)}; weights and config do not belong together")
+        elif (ours, part) in filled and not torch.equal(place, tensor):
+            raise CheckpointError(f"{folder}: sharing={model.config.sharing!r} but {theirs} differs from its copies; set litebert.sharing to 'none' in config.json")
+        else:
+            place.copy_(tensor)
+            filled.add((ours, part))
+    _fill_pooler(model, missing)
+    if missing:
+        raise CheckpointError(f"{folder}: lacks {len(missing)} tensors, {missing[0][1]} among them; the file is incomplete or of another model: download it again")
+    _check_rest(model, tensors, folder)
+
+
+def _fill_pooler(model: Albert, missing: list[tuple[str, str]]) -> None:
+    """Models saved by transformers' masked-LM, tagging and question-answering classes have no pooler: start one, the same every time."""
+    poolers = [pair for pair in missing if pair[0].startswith("encoder.pooler.")]
+    if len(poolers) == 2:
+        generator = torch.Generator().manual_seed(0)
+        model.encoder.pooler.weight.data.normal_(std=model.config.initializer_range, generator=generator)
+        model.encoder.pooler.bias.data.zero_()
+        for pair in poolers:
+            missing.remove(pair)
+
+
+def _check_rest(model: Albert, tensors: dict[str, Tensor], folder: Path) -> None:
+    tied = {"predictions.decoder.weight": model.encoder.word_embeddings.weight}
+    if "mlm" in model.heads:
+        tied["predictions.decoder.bias"] = model.heads["mlm"].bias  # type: ignore[assignment]
+    for name in list(tensors):
+        if name in tied and not torch.equal(tensors.pop(name), tied[name]):
+            raise CheckpointError(f"{folder}: {name} is not tied to {_TIED[name]}, which ALBERT's head is; this model cannot be expressed")
+    encoder_left = [name for name in tensors if name.startswith("albert.")]
+    if encoder_left:
+        raise CheckpointError(f"{folder}: {len(encoder_left)} tensors have no place in the model config.json describes, {encoder_left[0]} among them; they do not belong together")
+
+
+def _heads_for(settings: dict[str, Any], config: AlbertConfig, tensors: dict[str, Tensor]) -> tuple[Task[Any, Any] | None, dict[str, nn.Module]]:
+    """Which heads the file carries, and the task that reads them."""
+    architecture = (settings.get("architectures") or [""])[0]
+    named = settings.get("litebert", {}).get("task")
+    for task_class in TASKS.values():
+        if task_class is not Mask and (named == task_class.name or architecture == task_class.architecture):
+            task = task_class.from_settings(settings)
+            with torch.device("meta"):
+                return task, {task.head_name: task.head(config)}
+    with torch.device("meta"):
+        heads = pretraining_heads(config)
+    heads = {name: head for name, head in heads.items() if any(theirs.startswith(prefix) for prefix in _HEADS[name].values() for theirs in tensors)}
+    return (Mask() if "mlm" in heads else None), heads
+
+
+def _architecture(model: Albert, task: Task[Any, Any] | None) -> str:
+    if {"mlm", "order"} <= set(model.heads):
+        return "AlbertForPreTraining"
+    return task.architecture if task is not None else "AlbertModel"
+
+
+def _shards(index: Path) -> list[Path]:
+    names = read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise CheckpointError(f"{index}: has no weight_map; download the folder again")
+    files = sorted(set(map(str, names.values())))
+    for name in files:
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise CheckpointError(f"{index}: names {name!r}, which is not a .safetensors file of this folder; the folder is not to be trusted")
+        if not (index.parent / name).is_file():
+            raise CheckpointError(f"{index}: names {name!r}, which is not there; download the folder again")
+    return [index.parent / name for name in files]
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    _check_size(path)
+    try:
+        return safetensors.torch.load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: not a safetensors file or damaged ({error}); download it again") from error
+
+
+def _read_bin(path: Path) -> dict[str, Tensor]:
+    _check_size(path)
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(f"{path}: holds Python objects beside tensors and could run code, so it is not opened; get the model.safetensors version") from error
+    except (RuntimeError, EOFError, ValueError, KeyError, OSError, AttributeError) as error:
+        raise CheckpointError(f"{path}: not a PyTorch file or damaged ({str(error).splitlines()[0] if str(error) else error!r}); download it again") from error
+    if not isinstance(tensors, dict) or not all(isinstance(x, Tensor) and isinstance(key, str) for key, x in tensors.items()):
+        raise CheckpointError(f"{path}: holds something other than named tensors; it is not a model's weights")
+    return tensors
+
+
+def _check_size(path: Path) -> None:
+    size = path.stat().st_size
+    if size > WEIGHT_LIMIT_BYTES:
+        raise CheckpointError(f"{path}: {size:,} bytes is over the limit of {WEIGHT_LIMIT_BYTES:,}; the largest ALBERT is under 1 GB")
+
+
+def _current_name(name: str) -> str:
+    """Undo what older versions called things: gamma and beta, and no `albert.` before a bare encoder's tensors."""
+    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+    return f"albert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+
+
+def _write_sentence_transformers(folder: Path, config: AlbertConfig) -> None:
+    """Tell sentence-transformers what `model.embed` does: the mean over tokens."""
+    pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode_mean_tokens": True}
+    modules: list[dict[str, Any]] = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    write_json(folder / "1_Pooling" / "config.json", pooling)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": config.max_position_embeddings})
+    write_json(folder / "modules.json", modules)

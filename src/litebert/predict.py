@@ -1,0 +1,125 @@
+"""A loaded model that answers: what `litebert.load` returns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from litebert.data.batches import Batch, by_length, collate
+from litebert.errors import CheckpointError, ConfigError, DataError
+from litebert.interop.huggingface import load_folder, save_folder
+from litebert.model import Albert, AlbertConfig, Encoder
+from litebert.tasks import Mask, Task
+from litebert.tasks.mask import Fill
+from litebert.tokenizer import Encoding, Tokenizer
+
+HUB_FILES = ["config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "spiece.model", "vocab.txt"]
+
+
+class Model:
+    """An ALBERT with its tokenizer and, if it was taught one, its task."""
+
+    def __init__(self, albert: Albert, tokenizer: Tokenizer, task: Task[Any, Any] | None = None) -> None:
+        self.albert = albert
+        self.tokenizer = tokenizer
+        self.task = task
+
+    @property
+    def encoder(self) -> Encoder:
+        """Call it with `input_ids`, and `attention_mask` and `token_type_ids` where needed: (batch, length, hidden) comes back."""
+        return self.albert.encoder
+
+    @property
+    def config(self) -> AlbertConfig:
+        return self.albert.config
+
+    @property
+    def device(self) -> torch.device:
+        return self.encoder.word_embeddings.weight.device
+
+    def to(self, device: str | torch.device) -> Model:
+        self.albert.to(device)
+        return self
+
+    def save(self, path: str | Path) -> None:
+        """Write a folder that litebert, transformers and sentence-transformers load."""
+        save_folder(Path(path), self.albert, self.tokenizer, self.task)
+
+    def embed(self, texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
+        """One vector per text, the mean of its tokens' hidden states: float32, (texts, hidden)."""
+        encodings = self.tokenizer.encode(texts, max_length=self.config.max_position_embeddings)
+        vectors = np.zeros((len(encodings), self.config.hidden_size), dtype=np.float32)
+        for indices, batch in self._batches(encodings, batch_size):
+            hidden = self.encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids).float()
+            lengths = hidden.shape[1] if batch.attention_mask is None else batch.attention_mask.sum(1, keepdim=True)
+            vectors[indices] = (hidden.sum(1) / lengths).cpu().numpy()  # padding is 0, so it adds nothing
+        return vectors
+
+    def predict(self, inputs: Sequence[Any], batch_size: int = 32) -> list[Any]:
+        """One answer per input, as the task's output record; an input is a string, a pair, or a mapping with the columns' names."""
+        if self.task is None:
+            raise ConfigError("this model is a bare encoder and answers nothing yet; teach it with: litebert finetune")
+        if isinstance(inputs, str):
+            raise DataError("predict takes a list; wrap a single text: predict([text])")
+        return self._answers(self.task, [self.task.parse(item, f"input {number}") for number, item in enumerate(inputs, start=1)], batch_size)
+
+    def fill_mask(self, text: str, top: int = 5) -> list[Fill] | list[list[Fill]]:
+        """The likeliest words for the mask in a text; a list per mask if there are several."""
+        if "mlm" not in self.albert.heads:
+            raise ConfigError("this model has no masked-token head (fine-tuning drops it); load the pre-trained model")
+        if top < 1:
+            raise ConfigError(f"top={top} must be at least 1")
+        task = Mask(top)
+        masks = self._answers(task, [task.parse(text, "text")], 1)[0].masks
+        return masks[0] if len(masks) == 1 else masks
+
+    def _answers(self, task: Task[Any, Any], records: Sequence[Any], batch_size: int) -> list[Any]:
+        encodings = task.encode(records, self.tokenizer, self.config.max_position_embeddings) if records else []
+        answers: list[Any] = [None] * len(records)
+        for indices, batch in self._batches(encodings, batch_size):
+            for index, answer in zip(indices, task.answer(self.albert, batch, [records[i] for i in indices], self.tokenizer), strict=True):
+                answers[index] = answer
+        return answers
+
+    def _batches(self, encodings: Sequence[Encoding], batch_size: int) -> Iterator[tuple[list[int], Batch]]:
+        """Batches of similar length, with the model set to answer and not to learn."""
+        if batch_size < 1:
+            raise ConfigError(f"batch_size={batch_size} must be at least 1")
+        learning = self.albert.training
+        self.albert.eval()
+        try:
+            for indices in by_length([len(encoding) for encoding in encodings], batch_size):
+                batch = collate([encodings[i] for i in indices], self.tokenizer.pad_id).to(self.device)
+                with torch.inference_mode():
+                    yield indices, batch
+        finally:
+            self.albert.train(learning)
+
+
+def load(path_or_name: str | Path) -> Model:
+    """Load a model from a folder, or by its name on the Hugging Face hub."""
+    path = Path(path_or_name)
+    if not path.is_dir():
+        path = _download(str(path_or_name))
+    return Model(*load_folder(path))
+
+
+def _download(name: str) -> Path:
+    """Fetch a model's files into the hub's own cache; weights that need unpickling only if there are no others."""
+    if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)?", name) or ".." in name:
+        raise CheckpointError(f"{name}: no such folder, and not a hub name (owner/name) either; check the path")
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=HUB_FILES))
+        if not any(folder.glob("*.safetensors")):
+            folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*HUB_FILES, "pytorch_model.bin"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        raise CheckpointError(f"{name}: no such folder here, and the hub did not give it ({type(error).__name__}); check the name, or download it on a machine with network") from error
+    return folder

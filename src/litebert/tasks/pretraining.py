@@ -1,0 +1,25 @@
+"""The paper's objective: which token was hidden, and were the two segments swapped?"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from litebert.data.pretraining import IGNORED, PretrainingBatch
+from litebert.model import Albert
+
+
+def pretraining_loss(model: Albert, batch: PretrainingBatch, depth: int | None = None) -> dict[str, Tensor]:
+    """The sum of both losses, and the share of right answers for each."""
+    text = batch.text
+    hidden = model.encoder(text.input_ids, text.attention_mask, text.token_type_ids, depth=depth)  # (B, L, H)
+    masked = hidden.flatten(0, 1)[batch.positions]  # (M, H): the vocabulary is scored only where something is hidden
+    tokens = model.heads["mlm"](masked, model.encoder.word_embeddings.weight)  # (M, V)
+    mlm_loss = F.cross_entropy(tokens.float(), batch.labels)
+    measured = {"loss": mlm_loss, "mlm_accuracy": (tokens.argmax(-1) == batch.labels).float().mean()}
+    paired = batch.swapped != IGNORED
+    if paired.any():
+        order = model.heads["order"](model.encoder.pool(hidden[:, 0]))[paired]  # (B, 2)
+        measured["loss"] = mlm_loss + F.cross_entropy(order.float(), batch.swapped[paired])
+        measured["order_accuracy"] = (order.argmax(-1) == batch.swapped[paired]).float().mean()
+    return measured

@@ -1,0 +1,254 @@
+"""A tokenizer: text to ids with exact character offsets, and back; load and save in the ecosystem's formats."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import tokenizers
+
+from litebert.errors import CheckpointError, ConfigError, DataError
+from litebert.files import atomic_write, read_json, read_limited
+from litebert.tokenizer.pipelines import (
+    UNIGRAM_SPECIALS,
+    WORDPIECE_SPECIALS,
+    google_normalizer,
+    unigram_pipeline,
+    wordpiece_pipeline,
+)
+from litebert.tokenizer.spiece import parse_spiece
+
+Truncation = Literal["longest_first", "only_first", "only_second"]
+
+UNKNOWN_SHARE = 0.05  # beyond this share of unknown characters a text is in the wrong language for its vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """One text, or one pair, as the model reads it. Position i of every list speaks of token i."""
+
+    ids: list[int]
+    type_ids: list[int]
+    """0 for the first text and its frame, 1 for the second."""
+    _raw: tokenizers.Encoding = field(repr=False, compare=False)
+    _texts: tuple[str, ...] = field(repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def tokens(self) -> list[str]:
+        return self._raw.tokens
+
+    @property
+    def sequence_ids(self) -> list[int | None]:
+        """Which text a token came from; None for [CLS] and [SEP]."""
+        return self._raw.sequence_ids
+
+    @property
+    def offsets(self) -> list[tuple[int, int]]:
+        """The characters each token came from, as `text[start:end]` without the white space around; (0, 0) for the frame."""
+        spans = []
+        for (start, end), sequence in zip(self._raw.offsets, self._raw.sequence_ids, strict=True):
+            if sequence is None:
+                spans.append((0, 0))
+                continue
+            text = self._texts[sequence]
+            while start < end and text[start].isspace():
+                start += 1
+            while end > start and text[end - 1].isspace():
+                end -= 1
+            spans.append((start, end))
+        return spans
+
+
+class Tokenizer:
+    """Text to ids and back. `encode` is safe to call from many threads."""
+
+    def __init__(self, pipeline: tokenizers.Tokenizer, specials: dict[str, str], spiece: bytes | None = None) -> None:
+        self._pipeline = pipeline
+        self._json = pipeline.to_str()
+        self.specials = specials
+        """Role (`pad unk cls sep mask`) to token."""
+        self.spiece = spiece
+        """The SentencePiece model this came from, saved beside `tokenizer.json` for tools that want it."""
+        ids = {role: pipeline.token_to_id(token) for role, token in specials.items()}
+        missing = [f"{role}={specials[role]!r}" for role, number in ids.items() if number is None]
+        if missing:
+            raise CheckpointError(f"the vocabulary lacks the special tokens {', '.join(missing)}; ALBERT needs all five: fix tokenizer_config.json")
+        self.pad_id: int = ids["pad"]
+        self.unk_id: int = ids["unk"]
+        self.cls_id: int = ids["cls"]
+        self.sep_id: int = ids["sep"]
+        self.mask_id: int = ids["mask"]
+        self._warned = False
+        self._truncating = lru_cache(maxsize=16)(self._build_truncating)
+
+    @classmethod
+    def from_spiece(cls, path: str | Path) -> Tokenizer:
+        """Import an English ALBERT's `spiece.model`, with Google's clean-up of the text before it."""
+        path = Path(path)
+        content = read_limited(path)
+        model = parse_spiece(content, str(path))
+        if UNIGRAM_SPECIALS["unk"] not in model.pieces:
+            raise CheckpointError(f"{path}: has no {UNIGRAM_SPECIALS['unk']} piece, which ALBERT's vocabularies have; train one with litebert tokenizer")
+        return cls(unigram_pipeline(model, google_normalizer(model.charsmap)), UNIGRAM_SPECIALS, spiece=content)
+
+    @classmethod
+    def from_vocab(
+        cls, path: str | Path, *, lowercase: bool = True, strip_accents: bool | None = None, fold_punctuation: bool = False
+    ) -> Tokenizer:
+        """Import a Chinese ALBERT's `vocab.txt`, cut as BERT cuts it.
+
+        `fold_punctuation` also maps curly quotes, dashes and full-width letters, which that vocabulary lacks, to what it has.
+        """
+        path = Path(path)
+        try:
+            tokens = read_limited(path).decode("utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"{path}: byte {error.start} is not UTF-8; a vocab.txt is UTF-8, one token per line") from error
+        vocabulary = {token.rstrip("\r\n"): number for number, token in enumerate(tokens)}
+        missing = [token for token in WORDPIECE_SPECIALS.values() if token not in vocabulary]
+        if missing:
+            raise CheckpointError(f"{path}: lacks {', '.join(missing)}; a vocab.txt has one token per line, these among them")
+        pipeline = wordpiece_pipeline(vocabulary, lowercase=lowercase, strip_accents=strip_accents, fold_punctuation=fold_punctuation)
+        return cls(pipeline, WORDPIECE_SPECIALS)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Tokenizer:
+        """Read `tokenizer.json`, or else `spiece.model`, or else `vocab.txt`, from a folder (or one of these files)."""
+        folder = Path(folder)
+        names = ("tokenizer.json", "spiece.model", "vocab.txt")
+        path = folder if folder.is_file() else next((folder / name for name in names if (folder / name).is_file()), None)
+        if path is None:
+            raise CheckpointError(f"{folder}: holds none of {', '.join(names)}; train one with: litebert tokenizer --out {folder}")
+        settings = _read_settings(path.parent)
+        if path.suffix == ".model":
+            return cls.from_spiece(path)
+        if path.suffix == ".txt":
+            return cls.from_vocab(path, lowercase=settings.get("do_lower_case", True), strip_accents=settings.get("strip_accents"))
+        try:
+            pipeline = tokenizers.Tokenizer.from_str(read_limited(path).decode("utf-8"))
+        except Exception as error:  # noqa: BLE001 the library raises bare Exception for any fault in the file
+            raise CheckpointError(f"{path}: not a tokenizer.json ({error}); save the tokenizer again") from error
+        pipeline.no_padding()  # a saved file may carry its last batch's settings; length is the caller's business
+        pipeline.no_truncation()
+        spiece = path.parent / "spiece.model"
+        return cls(pipeline, _special_tokens(settings, pipeline), read_limited(spiece) if spiece.is_file() else None)
+
+    def save(self, folder: str | Path, max_length: int = 512) -> None:
+        """Write the files from which `Tokenizer.load` and transformers' `AutoTokenizer` give the same ids."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic_write(folder / "tokenizer.json", self._json)
+        settings = {f"{role}_token": token for role, token in self.specials.items()} | {
+            "tokenizer_class": "PreTrainedTokenizerFast",  # take tokenizer.json as it is; AlbertTokenizer would rebuild it
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],  # else pairs lose their segments
+            "model_max_length": max_length,
+            "clean_up_tokenization_spaces": False,
+        }
+        atomic_write(folder / "tokenizer_config.json", json.dumps(settings, indent=2) + "\n")
+        if self.spiece is not None:
+            atomic_write(folder / "spiece.model", self.spiece)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self._pipeline.get_vocab_size())
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of what defines the ids: shards remember it, so that no model trains on another vocabulary's ids."""
+        # the library reads decimals to within one unit in the last place, so scores are rounded before hashing
+        content = json.loads(self._json, parse_float=lambda digits: round(float(digits), 6))
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode("utf-8")).hexdigest()
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        *,
+        max_length: int | None = None,
+        truncation: Truncation = "longest_first",
+    ) -> list[Encoding]:
+        """Encode many texts, or many pairs, framed as `[CLS] a [SEP] b [SEP]` and at most `max_length` tokens long."""
+        inputs = _checked_inputs(texts, pairs)
+        pipeline = self._pipeline if max_length is None else self._truncating(max_length, truncation)
+        encodings = []
+        for raw, given in zip(pipeline.encode_batch([x if len(x) == 2 else x[0] for x in inputs]), inputs, strict=True):
+            encoding = Encoding(raw.ids, raw.type_ids, raw, given)
+            if not self._warned and self.unk_id in encoding.ids:
+                self._warn_if_unknown(encoding)
+            encodings.append(encoding)
+        return encodings
+
+    def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The bare ids of many texts, unframed: what corpus preparation stores."""
+        return [raw.ids for raw in self._pipeline.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        return str(self._pipeline.decode(list(ids), skip_special_tokens=skip_special))
+
+    def token(self, number: int) -> str:
+        """The token of an id."""
+        token = self._pipeline.id_to_token(number)
+        if token is None:
+            raise DataError(f"id {number} is not in the vocabulary of {self.vocab_size} tokens")
+        return str(token)
+
+    def _build_truncating(self, max_length: int, truncation: Truncation) -> tokenizers.Tokenizer:
+        """A copy that truncates: the library keeps the setting inside the tokenizer, where threads would fight over it."""
+        if max_length < 8:
+            raise ConfigError(f"max_length={max_length} leaves no room for text; it must be at least 8")
+        copy = tokenizers.Tokenizer.from_str(self._json)
+        copy.enable_truncation(max_length, strategy=truncation)
+        return copy
+
+    def _warn_if_unknown(self, encoding: Encoding) -> None:
+        characters = sum(len(text) for text in encoding._texts)
+        unknown = sum(end - start for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True) if number == self.unk_id)
+        if unknown > UNKNOWN_SHARE * characters:
+            self._warned = True
+            warnings.warn(
+                f"{unknown} of {characters} characters of {encoding._texts[0][:40]!r} are unknown to this vocabulary of {self.vocab_size}; "
+                "the model cannot read them: use a model of the text's language, or train a vocabulary with: litebert tokenizer",
+                stacklevel=3,
+            )
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).is_file():
+            settings |= read_json(folder / name)
+    return settings
+
+
+def _special_tokens(settings: dict[str, Any], pipeline: tokenizers.Tokenizer) -> dict[str, str]:
+    """Role to token: as the settings say, or else the usual name that the vocabulary has."""
+    specials = {}
+    for role in UNIGRAM_SPECIALS:
+        named = settings.get(f"{role}_token")
+        if isinstance(named, dict):  # older files wrap the token in its flags
+            named = named.get("content")
+        usual = [name[role] for name in (UNIGRAM_SPECIALS, WORDPIECE_SPECIALS)]
+        specials[role] = named or next((name for name in usual if pipeline.token_to_id(name) is not None), usual[0])
+    return specials
+
+
+def _checked_inputs(texts: Sequence[str], pairs: Sequence[str] | None) -> list[tuple[str, ...]]:
+    if isinstance(texts, str):
+        raise DataError("encode takes a list of texts; wrap a single one: encode([text])")
+    if pairs is not None and len(pairs) != len(texts):
+        raise DataError(f"{len(texts)} texts and {len(pairs)} second texts; every text needs one partner")
+    columns = [texts] if pairs is None else [texts, pairs]
+    for column in columns:
+        for number, text in enumerate(column):
+            if not isinstance(text, str):
+                raise DataError(f"text {number} is {text!r}, a {type(text).__name__}; every text must be a string")
+    return list(zip(*columns, strict=True))

@@ -1,0 +1,120 @@
+"""Vocabulary in, `tokenizers` pipeline out: how text is cleaned, cut and framed for each of ALBERT's two vocabularies.
+
+The English models cut text with SentencePiece unigram, the Chinese ones with WordPiece. Both are written as one
+`tokenizer.json`, which defines the ids.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from litebert.tokenizer.spiece import USER_DEFINED, SentencePieceModel
+
+UNIGRAM_SPECIALS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+WORDPIECE_SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+
+# What Python's str.split() splits on, which is how Google's code cleans white space; \s of the regex engine is narrower.
+_WHITE_SPACE = r"[\t-\r\x{1c}-\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]+"
+
+# The blocks of accents that Latin, Greek and Cyrillic letters decompose into. Marks of other scripts are vowels
+# and tones (Hindi, Thai, Arabic): a vocabulary trained here keeps them.
+_ACCENTS = r"[\x{300}-\x{36f}\x{1ab0}-\x{1aff}\x{1dc0}-\x{1dff}\x{20d0}-\x{20ff}\x{fe20}-\x{fe2f}]"
+
+# Characters that the Chinese vocabulary of 21,128 lacks, and what it has instead.
+_FOLDED = {"“": '"', "”": '"', "‘": "'", "’": "'", "…": "...", "—": "-"} | {
+    chr(wide): chr(wide - 0xFEE0)
+    for wide in (*range(0xFF10, 0xFF1A), *range(0xFF21, 0xFF3B), *range(0xFF41, 0xFF5B))  # ０-９ Ａ-Ｚ ａ-ｚ
+}
+
+
+def google_normalizer(charsmap: bytes) -> normalizers.Normalizer:
+    """The clean-up of Google's ALBERT code, then the rules compiled into its SentencePiece model."""
+    steps: list[normalizers.Normalizer] = [
+        normalizers.Replace(Regex(_WHITE_SPACE), " "),
+        normalizers.NFKD(),
+        normalizers.Replace(Regex(_combining_characters()), ""),
+        normalizers.Lowercase(),
+    ]
+    if charsmap:
+        steps.append(normalizers.Precompiled(charsmap))
+    # The compiled rules turn some characters into spaces, so runs and ends are tidied after them.
+    steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]
+    return normalizers.Sequence(steps)
+
+
+def litebert_normalizer(lowercase: bool, strip_accents: bool) -> normalizers.Normalizer:
+    """The same clean-up for vocabularies trained here: equal on Latin script, and safe for every other."""
+    steps: list[normalizers.Normalizer] = [normalizers.Nmt(), normalizers.Replace(Regex(_WHITE_SPACE), " "), normalizers.Strip()]
+    steps.append(normalizers.NFKD())
+    if strip_accents:
+        steps.append(normalizers.Replace(Regex(_ACCENTS), ""))
+    if lowercase:
+        steps.append(normalizers.Lowercase())
+    steps.append(normalizers.NFC())  # Hangul and kana back to one character per syllable
+    return normalizers.Sequence(steps)
+
+
+def unigram_pipeline(model: SentencePieceModel, normalizer: normalizers.Normalizer) -> Tokenizer:
+    """A tokenizer that cuts normalised text as sentencepiece does with the same model."""
+    vocabulary = list(zip(model.pieces, model.scores, strict=True))
+    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=model.pieces.index(UNIGRAM_SPECIALS["unk"]), byte_fallback=False))
+    tokenizer.normalizer = normalizer
+    steps: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
+    symbols = model.of_kind(USER_DEFINED)
+    if symbols:  # sentencepiece never joins these with their neighbours; as added tokens they would lose the space before
+        longest_first = sorted(symbols, key=len, reverse=True)
+        steps.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, longest_first))), "isolated"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    tokenizer.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
+    return _framed(tokenizer, UNIGRAM_SPECIALS)
+
+
+def wordpiece_pipeline(
+    vocabulary: dict[str, int], *, lowercase: bool = True, strip_accents: bool | None = None, fold_punctuation: bool = False
+) -> Tokenizer:
+    """BERT's WordPiece: every Chinese character by itself, other words in pieces."""
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=WORDPIECE_SPECIALS["unk"]))
+    tokenizer.normalizer = wordpiece_normalizer(vocabulary, lowercase, strip_accents, fold_punctuation)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    return _framed(tokenizer, WORDPIECE_SPECIALS)
+
+
+def wordpiece_normalizer(
+    vocabulary: dict[str, int], lowercase: bool, strip_accents: bool | None, fold_punctuation: bool
+) -> normalizers.Normalizer:
+    """BERT's clean-up; with `fold_punctuation`, curly quotes, dashes and full-width letters become what the vocabulary has."""
+    bert = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strip_accents)
+    if not fold_punctuation:
+        return bert
+    return normalizers.Sequence([*(normalizers.Replace(wide, narrow) for wide, narrow in _FOLDED.items() if wide not in vocabulary or wide.isalnum()), bert])
+
+
+def _framed(tokenizer: Tokenizer, specials: dict[str, str]) -> Tokenizer:
+    """Add `[CLS] a [SEP]` and `[CLS] a [SEP] b [SEP]`, and keep special tokens whole in the text."""
+    tokenizer.add_special_tokens(
+        # the mask swallows the space before it: "a [MASK]" is one mask, not a space and a mask
+        [AddedToken(token, lstrip=role == "mask", normalized=False, special=True) for role, token in specials.items()]
+    )
+    cls, sep = specials["cls"], specials["sep"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
+    )
+    return tokenizer
+
+
+def _combining_characters() -> str:
+    """A character class of everything `unicodedata.combining` calls combining, which is what Google's code strips."""
+    ranges: list[list[int]] = []
+    for point in range(0x110000):
+        if unicodedata.combining(chr(point)):
+            if ranges and ranges[-1][1] == point - 1:
+                ranges[-1][1] = point
+            else:
+                ranges.append([point, point])
+    return "[" + "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ranges) + "]"

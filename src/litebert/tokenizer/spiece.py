@@ -1,0 +1,91 @@
+"""Read a SentencePiece `spiece.model` with neither sentencepiece nor protobuf installed.
+
+The file is one protobuf message. Only four facts of it matter here: the pieces, their scores and kinds, and the
+compiled table of the normalisation rules.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from litebert.errors import CheckpointError
+
+UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # kinds of piece, as sentencepiece numbers them; 1 is an ordinary piece
+UNIGRAM = 1  # the only segmentation algorithm ALBERT uses
+
+
+@dataclass(frozen=True)
+class SentencePieceModel:
+    """What a `spiece.model` says. Position in `pieces` is the id."""
+
+    pieces: list[str]
+    scores: list[float]
+    kinds: list[int]
+    charsmap: bytes
+    """The compiled normalisation rules; empty when the model normalises nothing."""
+
+    def of_kind(self, kind: int) -> list[str]:
+        return [piece for piece, its_kind in zip(self.pieces, self.kinds, strict=True) if its_kind == kind]
+
+
+def parse_spiece(content: bytes, source: str) -> SentencePieceModel:
+    """Parse the bytes of a unigram `spiece.model`; `source` names them in errors."""
+    pieces: list[str] = []
+    scores: list[float] = []
+    kinds: list[int] = []
+    charsmap = b""
+    try:
+        for field, value in _fields(content):
+            if field == 1:  # one piece
+                piece = dict(_fields(value))
+                pieces.append(piece[1].decode("utf-8"))
+                scores.append(struct.unpack("<f", piece.get(2, b"\0\0\0\0"))[0])
+                kinds.append(piece.get(3, 1))
+            elif field == 2:  # how it was trained
+                algorithm = dict(_fields(value)).get(3, UNIGRAM)
+                if algorithm != UNIGRAM:
+                    raise CheckpointError(f"{source}: segmentation algorithm {algorithm} is not unigram (1), ALBERT's; train a unigram model")
+            elif field == 3:  # how it normalises
+                charsmap = dict(_fields(value)).get(2, b"")
+    except (IndexError, KeyError, UnicodeDecodeError, struct.error, ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{source}: not a SentencePiece model or damaged ({error}); download or train it again") from error
+    if not pieces:
+        raise CheckpointError(f"{source}: holds no pieces, so it is not a SentencePiece model; download or train it again")
+    return SentencePieceModel(pieces, scores, kinds, charsmap)
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """The (field number, value) pairs of one protobuf message: integers for varints, bytes for the rest."""
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        wire = tag & 7
+        if wire == 0:
+            value, at = _varint(message, at)
+            yield tag >> 3, value
+            continue
+        if wire == 2:
+            size, at = _varint(message, at)
+        elif wire in (1, 5):
+            size = 8 if wire == 1 else 4
+        else:
+            raise ValueError(f"wire type {wire} at byte {at}")
+        if at + size > len(message):
+            raise ValueError(f"a field of {size} bytes at byte {at} runs past the end")
+        yield tag >> 3, message[at : at + size]
+        at += size
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """One little-endian base-128 integer, and where the next field starts."""
+    result = 0
+    for shift in range(0, 64, 7):
+        byte = message[at]
+        at += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result, at
+    raise ValueError(f"an integer longer than 64 bits at byte {at}")
