@@ -31,4 +31,6 @@ def require_extra(module: str, extra: str) -> Any:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
         package = module.split(".")[0]
-        raise ConfigError(f"{package} is not installed and is needed here; run: pip install 'litebert[{extra}]'") from error
+        raise ConfigError(
+            f"{package} is not installed and is needed here; run: pip install 'litebert[{extra}]'"
+        ) from error

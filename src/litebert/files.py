@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import json
 import lzma
 import os
@@ -24,10 +25,15 @@ def read_limited(path: Path) -> bytes:
     try:
         size = path.stat().st_size
         if size > FILE_LIMIT_BYTES:
-            raise CheckpointError(f"{path}: {size:,} bytes is over the limit of {FILE_LIMIT_BYTES:,} for such a file; it is not what its name says")
+            raise CheckpointError(
+                f"{path}: {size:,} bytes is over the limit of {FILE_LIMIT_BYTES:,} for such a file; "
+                "it is not what its name says"
+            )
         return path.read_bytes()
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
+        raise CheckpointError(
+            f"{path}: cannot be read ({error.strerror}); check the path and its permissions"
+        ) from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -39,6 +45,14 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: holds a JSON {type(content).__name__}, where an object was expected")
     return content
+
+
+def sha256_of(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 @contextmanager
@@ -87,8 +101,11 @@ def decompressed(file: BinaryIO, suffix: str) -> BinaryIO:
     """The plain bytes of an open file that may be `.gz .bz2 .xz .zst`."""
     if suffix == ".zst":
         return cast(BinaryIO, require_extra("zstandard", "train").open(file, "rb"))
-    opener = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(suffix)
-    return file if opener is None else cast(BinaryIO, opener(file, "rb"))
+    if suffix == ".gz":
+        return cast(BinaryIO, gzip.open(file, "rb"))
+    if suffix == ".bz2":
+        return cast(BinaryIO, bz2.open(file, "rb"))
+    return cast(BinaryIO, lzma.open(file, "rb")) if suffix == ".xz" else file
 
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")

@@ -18,7 +18,16 @@ from litebert.tasks import Mask, Task
 from litebert.tasks.mask import Fill
 from litebert.tokenizer import Encoding, Tokenizer
 
-HUB_FILES = ["config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "spiece.model", "vocab.txt"]
+HUB_FILES = [
+    "config.json",
+    "*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "spiece.model",
+    "vocab.txt",
+]
 
 
 class Model:
@@ -31,7 +40,7 @@ class Model:
 
     @property
     def encoder(self) -> Encoder:
-        """Call it with `input_ids`, and `attention_mask` and `token_type_ids` where needed: (batch, length, hidden) comes back."""
+        """`encoder(input_ids, attention_mask=None, token_type_ids=None)` gives a (batch, length, hidden) tensor."""
         return self.albert.encoder
 
     @property
@@ -61,12 +70,20 @@ class Model:
         return vectors
 
     def predict(self, inputs: Sequence[Any], batch_size: int = 32) -> list[Any]:
-        """One answer per input, as the task's output record; an input is a string, a pair, or a mapping with the columns' names."""
-        if self.task is None:
-            raise ConfigError("this model is a bare encoder and answers nothing yet; teach it with: litebert finetune")
+        """One answer per input. An input is a string, a pair, or a mapping with the columns' names."""
         if isinstance(inputs, str):
             raise DataError("predict takes a list; wrap a single text: predict([text])")
-        return self._answers(self.task, [self.task.parse(item, f"input {number}") for number, item in enumerate(inputs, start=1)], batch_size)
+        return self.answer_records(
+            [self.parse(item, f"input {number}") for number, item in enumerate(inputs, start=1)], batch_size
+        )
+
+    def parse(self, item: Any, where: str) -> Any:
+        """The task's input record for what a user gives; `where` names it in errors."""
+        return self._task().parse(item, where)
+
+    def answer_records(self, records: Sequence[Any], batch_size: int = 32) -> list[Any]:
+        """`predict` for input records."""
+        return self._answers(self._task(), records, batch_size)
 
     def fill_mask(self, text: str, top: int = 5) -> list[Fill] | list[list[Fill]]:
         """The likeliest words for the mask in a text; a list per mask if there are several."""
@@ -78,11 +95,20 @@ class Model:
         masks = self._answers(task, [task.parse(text, "text")], 1)[0].masks
         return masks[0] if len(masks) == 1 else masks
 
+    def _task(self) -> Task[Any, Any]:
+        if self.task is None:
+            raise ConfigError("this model is a bare encoder and answers nothing yet; teach it with: litebert finetune")
+        return self.task
+
     def _answers(self, task: Task[Any, Any], records: Sequence[Any], batch_size: int) -> list[Any]:
         encodings = task.encode(records, self.tokenizer, self.config.max_position_embeddings) if records else []
         answers: list[Any] = [None] * len(records)
         for indices, batch in self._batches(encodings, batch_size):
-            for index, answer in zip(indices, task.answer(self.albert, batch, [records[i] for i in indices], self.tokenizer), strict=True):
+            for index, answer in zip(
+                indices,
+                task.answer(self.albert, batch, [records[i] for i in indices], self.tokenizer),
+                strict=True,
+            ):
                 answers[index] = answer
         return answers
 
@@ -121,5 +147,8 @@ def _download(name: str) -> Path:
         if not any(folder.glob("*.safetensors")):
             folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*HUB_FILES, "pytorch_model.bin"]))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        raise CheckpointError(f"{name}: no such folder here, and the hub did not give it ({type(error).__name__}); check the name, or download it on a machine with network") from error
+        raise CheckpointError(
+            f"{name}: no such folder here, and the hub did not give it ({type(error).__name__}); "
+            "check the name, or download it on a machine with network"
+        ) from error
     return folder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,7 +22,10 @@ class Batch:
     token_type_ids: Tensor
 
     def to(self, device: torch.device | str) -> Batch:
-        return Batch(*(x if x is None else x.to(device, non_blocking=True) for x in (getattr(self, f.name) for f in fields(self))))
+        mask = None if self.attention_mask is None else self.attention_mask.to(device, non_blocking=True)
+        return Batch(
+            self.input_ids.to(device, non_blocking=True), mask, self.token_type_ids.to(device, non_blocking=True)
+        )
 
 
 def collate(encodings: Sequence[Encoding], pad_id: int) -> Batch:
@@ -39,7 +42,7 @@ def collate(encodings: Sequence[Encoding], pad_id: int) -> Batch:
 
 
 def by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Indices in batches of similar length, longest first, so that little is padded and memory runs out at once or never."""
+    """Indices in batches of similar length, longest first: little is padded, and memory runs out at once or never."""
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 

@@ -49,13 +49,18 @@ def _read_lines_of(path: Path, advance: Advance | None) -> Iterator[str]:
             while line := file.readline(LINE_LIMIT_BYTES):
                 number += 1
                 if len(line) == LINE_LIMIT_BYTES and not line.endswith(b"\n"):
-                    raise DataError(f"{path}, line {number}: longer than {LINE_LIMIT_BYTES >> 20} MiB; put one sentence or paragraph on a line")
+                    raise DataError(
+                        f"{path}, line {number}: longer than {LINE_LIMIT_BYTES >> 20} MiB; "
+                        "put one sentence or paragraph on a line"
+                    )
                 yield _decoded(line, path, number)
                 if advance is not None and raw.tell() > told:
                     advance(raw.tell() - told)
                     told = raw.tell()
     except DAMAGE as error:
-        raise DataError(f"{path}, after line {number}: cannot be read ({error}); the file is damaged or not what its suffix says") from error
+        raise DataError(
+            f"{path}, after line {number}: cannot be read ({error}); the file is damaged or not what its suffix says"
+        ) from error
 
 
 def _decoded(line: bytes, path: Path, number: int) -> str:
@@ -63,5 +68,6 @@ def _decoded(line: bytes, path: Path, number: int) -> str:
         return line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path}, line {number}: byte 0x{line[error.start]:02x} is not UTF-8; convert it first: iconv -f ENCODING -t UTF-8 {path}"
+            f"{path}, line {number}: byte 0x{line[error.start]:02x} is not UTF-8; convert it first: iconv -f "
+            f"ENCODING -t UTF-8 {path}"
         ) from error

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from litebert.errors import DataError, require_extra
 from litebert.files import COMPRESSED, DAMAGE, decompressed
@@ -34,7 +34,10 @@ def read_rows(path: Path) -> list[Row]:
     """All rows of a table. The suffix before any compression names the format."""
     kind = path.with_suffix("").suffix if path.suffix in COMPRESSED else path.suffix
     if kind not in FORMATS:
-        raise DataError(f"{path}: unknown format {kind!r}; name the file {', '.join('*' + f for f in FORMATS)}, or one of them + {' '.join(COMPRESSED)}")
+        raise DataError(
+            f"{path}: unknown format {kind!r}; "
+            f"name the file {', '.join('*' + f for f in FORMATS)}, or one of them + {' '.join(COMPRESSED)}"
+        )
     if kind == ".parquet":
         rows = list(_parquet(path))
     else:
@@ -53,7 +56,9 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         byte = content[error.start]
-        raise DataError(f"{path}, line {line}: byte 0x{byte:02x} is not UTF-8; convert it first: iconv -f ENCODING -t UTF-8 {path}") from error
+        raise DataError(
+            f"{path}, line {line}: byte 0x{byte:02x} is not UTF-8; convert it first: iconv -f ENCODING -t UTF-8 {path}"
+        ) from error
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -68,7 +73,7 @@ def _read_bytes(path: Path) -> bytes:
 def _delimited(path: Path, text: str, delimiter: str) -> Iterator[Row]:
     csv.field_size_limit(FIELD_LIMIT_CHARACTERS)
     # a tab cannot stand inside a TSV field, so quotes there are ordinary characters, often unpaired ones
-    quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
+    quoting: Literal[0, 3] = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting, strict=True)
     header: list[str] | None = None
     line = 0  # a quoted field may span lines: report where its row began
@@ -81,7 +86,10 @@ def _delimited(path: Path, text: str, delimiter: str) -> Iterator[Row]:
                 header = _checked_header(path, [cell.strip() for cell in cells])
                 continue
             if len(cells) != len(header):
-                raise DataError(f"{path}, line {began}: {len(cells)} fields where the header has {len(header)} ({', '.join(header)}); quote fields that contain {delimiter!r}")
+                raise DataError(
+                    f"{path}, line {began}: {len(cells)} fields where the header has {len(header)} "
+                    f"({', '.join(header)}); quote fields that contain {delimiter!r}"
+                )
             yield Row(dict(zip(header, cells, strict=True)), path, began)
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}; check the quotes, or save as .jsonl") from error
@@ -124,4 +132,6 @@ def require_columns(rows: Iterable[Row], *columns: str) -> None:
         for column in columns:
             if row.values.get(column) is None:
                 names = ", ".join(row.values)
-                raise DataError(f"{row.where}: no column {column!r} (it has {names}); rename a column or add one called {column!r}")
+                raise DataError(
+                    f"{row.where}: no column {column!r} (it has {names}); rename a column or add one called {column!r}"
+                )

@@ -28,6 +28,12 @@ class PretrainingBatch:
     swapped: Tensor
     """(B,) 1 where the two segments were swapped, 0 where not, -100 where there is only one."""
 
+    def to(self, device: torch.device | str) -> PretrainingBatch:
+        return PretrainingBatch(
+            self.text.to(device),
+            *(x.to(device, non_blocking=True) for x in (self.positions, self.labels, self.swapped)),
+        )
+
 
 class PretrainingData:
     """Batches of masked-token and sentence-order examples, by step."""

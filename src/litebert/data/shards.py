@@ -79,7 +79,13 @@ class ShardWriter:
             raise DataError("the input files hold no text; give plain text with a blank line between documents")
         self._flush()
         index = ShardIndex(
-            FORMAT, self.dtype.name, self.tokenizer.vocab_size, self.tokenizer.fingerprint, self.tokens, self.documents, self._sha256
+            FORMAT,
+            self.dtype.name,
+            self.tokenizer.vocab_size,
+            self.tokenizer.fingerprint,
+            self.tokens,
+            self.documents,
+            self._sha256,
         )
         self.tokenizer.save(self.folder)
         write_json(self.folder / "index.json", asdict(index))
@@ -93,7 +99,7 @@ class ShardWriter:
             content = np.concatenate(arrays)
             with replacing(self.folder / f"{name}.{suffix}") as temporary:
                 content.tofile(temporary)
-            self._sha256[f"{name}.{suffix}"] = hashlib.sha256(memoryview(content)).hexdigest()
+            self._sha256[f"{name}.{suffix}"] = hashlib.sha256(content.tobytes()).hexdigest()
         self._ids, self._bits, self._pending = [], [], 0
 
 
@@ -103,24 +109,34 @@ class Shards:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         if not (folder / "index.json").is_file():
-            raise DataError(f"{folder}: has no index.json, so it is not a finished folder of shards; run: litebert prepare --out {folder}")
+            raise DataError(
+                f"{folder}: has no index.json, so it is not a finished folder of shards; run: litebert prepare --out "
+                f"{folder}"
+            )
         try:
             self.index = ShardIndex(**read_json(folder / "index.json"))
             if self.index.format != FORMAT:
                 raise TypeError(f"format {self.index.format}, this version reads {FORMAT}")
         except TypeError as error:
-            raise DataError(f"{folder / 'index.json'}: not an index of shards ({error}); run litebert prepare again") from error
+            raise DataError(
+                f"{folder / 'index.json'}: not an index of shards ({error}); run litebert prepare again"
+            ) from error
         self.ids = [self._map(name, self.index.dtype) for name in sorted(self.index.sha256) if name.endswith(".ids")]
         self.bits = [self._map(name, "uint8") for name in sorted(self.index.sha256) if name.endswith(".bits")]
         lengths = [len(ids) for ids in self.ids]
         if sum(lengths) != self.index.tokens or lengths != [len(bits) for bits in self.bits]:
-            raise DataError(f"{folder}: holds {sum(lengths):,} tokens where index.json says {self.index.tokens:,}; run litebert prepare again")
+            raise DataError(
+                f"{folder}: holds {sum(lengths):,} tokens where index.json says {self.index.tokens:,}; "
+                "run litebert prepare again"
+            )
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         tokenizer = Tokenizer.load(self.folder)
         if tokenizer.fingerprint != self.index.fingerprint:
-            raise DataError(f"{self.folder}: tokenizer.json is not the one the shards were made with; run litebert prepare again")
+            raise DataError(
+                f"{self.folder}: tokenizer.json is not the one the shards were made with; run litebert prepare again"
+            )
         return tokenizer
 
     def _map(self, name: str, dtype: str) -> np.ndarray:
@@ -131,15 +147,18 @@ class Shards:
 
 
 # Scripts written without spaces between words: Thai to Tibetan, Burmese, Khmer, kana, Chinese characters.
-_NO_SPACES = re.compile(r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+_NO_SPACES = re.compile(
+    r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
 
 
 def starts_word(tokenizer: Tokenizer) -> np.ndarray:
-    """For each id: does a new word begin with it? `▁` opens a word, `##` continues one, and so do bare letters after a `▁`."""
+    """For each id: does a new word begin with it? `▁` opens a word; `##`, or letters without `▁`, continue one."""
     tokens = [tokenizer.token(number) for number in range(tokenizer.vocab_size)]
     marks_starts = any(token.startswith("▁") for token in tokens)
     continues = [
-        token.startswith("##") or (marks_starts and any(c.isalnum() for c in token) and "▁" not in token and not _NO_SPACES.search(token))
+        token.startswith("##")
+        or (marks_starts and any(c.isalnum() for c in token) and "▁" not in token and not _NO_SPACES.search(token))
         for token in tokens
     ]
     return ~np.array(continues)

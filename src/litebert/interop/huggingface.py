@@ -48,7 +48,10 @@ _HEADS = {
     "order": {"linear": "sop_classifier.classifier"},
     "classify": {"linear": "classifier"},
 }
-_TIED = {"predictions.decoder.weight": "albert.embeddings.word_embeddings.weight", "predictions.decoder.bias": "predictions.bias"}
+_TIED = {
+    "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+    "predictions.decoder.bias": "predictions.bias",
+}
 _IGNORED = ("embeddings.position_ids",)  # a buffer of old versions: 0, 1, 2, …
 
 
@@ -64,12 +67,18 @@ def load_folder(folder: Path) -> tuple[Albert, Tokenizer, Task[Any, Any] | None]
     _fill(model, tensors, folder)
     tokenizer = Tokenizer.load(folder)
     if tokenizer.vocab_size > config.vocab_size:
-        raise CheckpointError(f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model only {config.vocab_size}; they do not belong together")
+        raise CheckpointError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model only {config.vocab_size}; "
+            "they do not belong together"
+        )
     return model.eval(), tokenizer, task
 
 
 def save_folder(folder: Path, model: Albert, tokenizer: Tokenizer, task: Task[Any, Any] | None) -> None:
-    """Write a folder that transformers, sentence-transformers and litebert load. config.json comes last: without it the folder is unfinished."""
+    """Write a folder that transformers, sentence-transformers and litebert load.
+
+    config.json comes last: a folder without it is unfinished.
+    """
     tensors = {name: tensor.contiguous() for name, tensor in tensors_of(model)}
     tokenizer.save(folder, model.config.max_position_embeddings)
     with replacing(folder / "model.safetensors") as temporary:
@@ -82,11 +91,16 @@ def read_settings(folder: Path) -> dict[str, Any]:
     """config.json of an ALBERT; anything else is refused here."""
     path = folder / "config.json"
     if not path.is_file():
-        raise CheckpointError(f"{folder}: has no config.json, so it is not a finished model folder; give a folder that litebert or transformers saved")
+        raise CheckpointError(
+            f"{folder}: has no config.json, so it is not a finished model folder; "
+            "give a folder that litebert or transformers saved"
+        )
     settings = read_json(path)
     kind = settings.get("model_type", "albert" if "embedding_size" in settings else None)
     if kind not in ("albert", "litebert"):
-        raise CheckpointError(f"{path}: model_type={kind!r} is not an ALBERT ('albert' or 'litebert'); give an ALBERT's folder")
+        raise CheckpointError(
+            f"{path}: model_type={kind!r} is not an ALBERT ('albert' or 'litebert'); give an ALBERT's folder"
+        )
     return settings
 
 
@@ -137,9 +151,19 @@ def tensors_of(model: Albert) -> Iterator[tuple[str, Tensor]]:
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """The weights of a folder under current names, in float32. Nothing is ever unpickled blindly."""
-    path = next((folder / name for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin") if (folder / name).is_file()), None)
+    path = next(
+        (
+            folder / name
+            for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+            if (folder / name).is_file()
+        ),
+        None,
+    )
     if path is None:
-        raise CheckpointError(f"{folder}: has neither model.safetensors nor pytorch_model.bin; the weights are missing: download the folder again")
+        raise CheckpointError(
+            f"{folder}: has neither model.safetensors nor pytorch_model.bin; the weights are missing: download the "
+            "folder again"
+        )
     tensors: dict[str, Tensor] = {}
     for file in _shards(path) if path.suffix == ".json" else [path]:
         tensors |= _read_bin(file) if file.suffix == ".bin" else _read_safetensors(file)
@@ -153,7 +177,11 @@ def name_map(model: Albert) -> Iterator[tuple[str, str, int | None]]:
         yield f"encoder.{ours}", f"albert.{theirs}", None
     groups = config.num_hidden_groups if config.sharing == "all" else config.num_hidden_layers
     for group in range(groups):
-        layer = group if config.sharing != "all" else next(x for x in range(config.num_hidden_layers) if config.group(x) == group)
+        layer = (
+            group
+            if config.sharing != "all"
+            else next(x for x in range(config.num_hidden_layers) if config.group(x) == group)
+        )
         for inner in range(config.inner_group_num):
             theirs = f"albert.encoder.albert_layer_groups.{group}.albert_layers.{inner}"
             attention = f"encoder.attention.{config.block_at('attention', layer, inner)}"
@@ -184,20 +212,29 @@ def _fill(model: Albert, tensors: dict[str, Tensor], folder: Path) -> None:
         if tensor is None:
             missing.append((ours, theirs))
         elif tensor.shape != place.shape:
-            raise CheckpointError(f"{folder}: {theirs} has shape {tuple(tensor.shape)} where config.json implies {tuple(place.shape)}; weights and config do not belong together")
+            raise CheckpointError(
+                f"{folder}: {theirs} has shape {tuple(tensor.shape)} where config.json implies {tuple(place.shape)}; "
+                "weights and config do not belong together"
+            )
         elif (ours, part) in filled and not torch.equal(place, tensor):
-            raise CheckpointError(f"{folder}: sharing={model.config.sharing!r} but {theirs} differs from its copies; set litebert.sharing to 'none' in config.json")
+            raise CheckpointError(
+                f"{folder}: sharing={model.config.sharing!r} but {theirs} differs from its copies; "
+                "set litebert.sharing to 'none' in config.json"
+            )
         else:
             place.copy_(tensor)
             filled.add((ours, part))
     _fill_pooler(model, missing)
     if missing:
-        raise CheckpointError(f"{folder}: lacks {len(missing)} tensors, {missing[0][1]} among them; the file is incomplete or of another model: download it again")
+        raise CheckpointError(
+            f"{folder}: lacks {len(missing)} tensors, {missing[0][1]} among them; "
+            "the file is incomplete or of another model: download it again"
+        )
     _check_rest(model, tensors, folder)
 
 
 def _fill_pooler(model: Albert, missing: list[tuple[str, str]]) -> None:
-    """Models saved by transformers' masked-LM, tagging and question-answering classes have no pooler: start one, the same every time."""
+    """transformers' masked-LM, tagging and question-answering classes save no pooler: start one, always the same."""
     poolers = [pair for pair in missing if pair[0].startswith("encoder.pooler.")]
     if len(poolers) == 2:
         generator = torch.Generator().manual_seed(0)
@@ -213,13 +250,20 @@ def _check_rest(model: Albert, tensors: dict[str, Tensor], folder: Path) -> None
         tied["predictions.decoder.bias"] = model.heads["mlm"].bias  # type: ignore[assignment]
     for name in list(tensors):
         if name in tied and not torch.equal(tensors.pop(name), tied[name]):
-            raise CheckpointError(f"{folder}: {name} is not tied to {_TIED[name]}, which ALBERT's head is; this model cannot be expressed")
+            raise CheckpointError(
+                f"{folder}: {name} is not tied to {_TIED[name]}, which ALBERT's head is; this model cannot be expressed"
+            )
     encoder_left = [name for name in tensors if name.startswith("albert.")]
     if encoder_left:
-        raise CheckpointError(f"{folder}: {len(encoder_left)} tensors have no place in the model config.json describes, {encoder_left[0]} among them; they do not belong together")
+        raise CheckpointError(
+            f"{folder}: {len(encoder_left)} tensors have no place in the model config.json describes, "
+            f"{encoder_left[0]} among them; they do not belong together"
+        )
 
 
-def _heads_for(settings: dict[str, Any], config: AlbertConfig, tensors: dict[str, Tensor]) -> tuple[Task[Any, Any] | None, dict[str, nn.Module]]:
+def _heads_for(
+    settings: dict[str, Any], config: AlbertConfig, tensors: dict[str, Tensor]
+) -> tuple[Task[Any, Any] | None, dict[str, nn.Module]]:
     """Which heads the file carries, and the task that reads them."""
     architecture = (settings.get("architectures") or [""])[0]
     named = settings.get("litebert", {}).get("task")
@@ -230,7 +274,11 @@ def _heads_for(settings: dict[str, Any], config: AlbertConfig, tensors: dict[str
                 return task, {task.head_name: task.head(config)}
     with torch.device("meta"):
         heads = pretraining_heads(config)
-    heads = {name: head for name, head in heads.items() if any(theirs.startswith(prefix) for prefix in _HEADS[name].values() for theirs in tensors)}
+    heads = {
+        name: head
+        for name, head in heads.items()
+        if any(theirs.startswith(prefix) for prefix in _HEADS[name].values() for theirs in tensors)
+    }
     return (Mask() if "mlm" in heads else None), heads
 
 
@@ -247,7 +295,10 @@ def _shards(index: Path) -> list[Path]:
     files = sorted(set(map(str, names.values())))
     for name in files:
         if Path(name).name != name or not name.endswith(".safetensors"):
-            raise CheckpointError(f"{index}: names {name!r}, which is not a .safetensors file of this folder; the folder is not to be trusted")
+            raise CheckpointError(
+                f"{index}: names {name!r}, which is not a .safetensors file of this folder; "
+                "the folder is not to be trusted"
+            )
         if not (index.parent / name).is_file():
             raise CheckpointError(f"{index}: names {name!r}, which is not there; download the folder again")
     return [index.parent / name for name in files]
@@ -266,10 +317,18 @@ def _read_bin(path: Path) -> dict[str, Tensor]:
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise CheckpointError(f"{path}: holds Python objects beside tensors and could run code, so it is not opened; get the model.safetensors version") from error
+        raise CheckpointError(
+            f"{path}: holds Python objects beside tensors and could run code, so it is not opened; "
+            "get the model.safetensors version"
+        ) from error
     except (RuntimeError, EOFError, ValueError, KeyError, OSError, AttributeError) as error:
-        raise CheckpointError(f"{path}: not a PyTorch file or damaged ({str(error).splitlines()[0] if str(error) else error!r}); download it again") from error
-    if not isinstance(tensors, dict) or not all(isinstance(x, Tensor) and isinstance(key, str) for key, x in tensors.items()):
+        raise CheckpointError(
+            f"{path}: not a PyTorch file or damaged ({str(error).splitlines()[0] if str(error) else error!r}); "
+            "download it again"
+        ) from error
+    if not isinstance(tensors, dict) or not all(
+        isinstance(x, Tensor) and isinstance(key, str) for key, x in tensors.items()
+    ):
         raise CheckpointError(f"{path}: holds something other than named tensors; it is not a model's weights")
     return tensors
 
@@ -277,7 +336,9 @@ def _read_bin(path: Path) -> dict[str, Tensor]:
 def _check_size(path: Path) -> None:
     size = path.stat().st_size
     if size > WEIGHT_LIMIT_BYTES:
-        raise CheckpointError(f"{path}: {size:,} bytes is over the limit of {WEIGHT_LIMIT_BYTES:,}; the largest ALBERT is under 1 GB")
+        raise CheckpointError(
+            f"{path}: {size:,} bytes is over the limit of {WEIGHT_LIMIT_BYTES:,}; the largest ALBERT is under 1 GB"
+        )
 
 
 def _current_name(name: str) -> str:

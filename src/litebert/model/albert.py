@@ -85,7 +85,8 @@ class AlbertConfig:
             raise ConfigError(f"pad_token_id={self.pad_token_id} must be below vocab_size={self.vocab_size}")
         if self.num_hidden_groups > self.num_hidden_layers:
             raise ConfigError(
-                f"num_hidden_groups={self.num_hidden_groups} must not exceed num_hidden_layers={self.num_hidden_layers}; "
+                f"num_hidden_groups={self.num_hidden_groups} must not exceed "
+                f"num_hidden_layers={self.num_hidden_layers}; "
                 f"try {self.num_hidden_layers}, one group per layer"
             )
 
@@ -190,8 +191,12 @@ class Encoder(nn.Module):
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
 
         distance = config.relative_attention_distance
-        self.relative_bias = nn.Parameter(torch.empty(2 * distance + 1, config.num_attention_heads)) if distance else None
-        self.depth_embeddings = nn.Embedding(config.num_hidden_layers, config.hidden_size) if config.depth_embedding else None
+        self.relative_bias = (
+            nn.Parameter(torch.empty(2 * distance + 1, config.num_attention_heads)) if distance else None
+        )
+        self.depth_embeddings = (
+            nn.Embedding(config.num_hidden_layers, config.hidden_size) if config.depth_embedding else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -219,15 +224,28 @@ class Encoder(nn.Module):
             raise DataError("give the encoder exactly one of input_ids and inputs_embeds")
         words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds  # (B, L, E)
         if words.dim() != 3 or words.shape[-1] != self.config.embedding_size:
-            wanted = "input_ids (batch, length)" if inputs_embeds is None else f"inputs_embeds (batch, length, {self.config.embedding_size})"
-            raise DataError(f"got {tuple(words.shape[: 2 if inputs_embeds is None else None])}; the encoder takes {wanted}")
+            wanted = (
+                "input_ids (batch, length)"
+                if inputs_embeds is None
+                else f"inputs_embeds (batch, length, {self.config.embedding_size})"
+            )
+            raise DataError(
+                f"got {tuple(words.shape[: 2 if inputs_embeds is None else None])}; the encoder takes {wanted}"
+            )
         batch, length = words.shape[:2]
         mask = None if attention_mask is None else attention_mask.bool()
         hidden = self._embed(words, torch.arange(length, device=words.device), token_type_ids).flatten(0, 1)  # (T, H)
         hidden = self._run(hidden, Dense(batch, length, mask), depth).unflatten(0, (batch, length))
         return hidden if mask is None else hidden.where(mask[..., None], 0.0)
 
-    def packed(self, input_ids: Tensor, lengths: Tensor, token_type_ids: Tensor | None = None, *, depth: int | None = None) -> Tensor:
+    def packed(
+        self,
+        input_ids: Tensor,
+        lengths: Tensor,
+        token_type_ids: Tensor | None = None,
+        *,
+        depth: int | None = None,
+    ) -> Tensor:
         """Sequences of these `lengths` laid end to end, (T,) in, (T, H) out. No padding is ever computed."""
         layout = Packed.of(lengths)
         hidden = self._embed(self.word_embeddings(input_ids), layout.column, token_type_ids)
@@ -240,7 +258,10 @@ class Encoder(nn.Module):
     def _embed(self, words: Tensor, positions: Tensor, segments: Tensor | None) -> Tensor:  # (..., E) -> (..., H)
         limit = self.config.max_position_embeddings
         if words.shape[-2] > limit and positions.numel() and int(positions.max()) >= limit:
-            raise DataError(f"a sequence of {int(positions.max()) + 1} tokens is longer than the model's {limit}; truncate it to {limit}")
+            raise DataError(
+                f"a sequence of {int(positions.max()) + 1} tokens is longer than the model's {limit}; "
+                f"truncate it to {limit}"
+            )
         segments = torch.zeros_like(positions) if segments is None else segments
         embedded = words + self.position_embeddings(positions) + self.segment_embeddings(segments)
         return self.project(self.embedding_dropout(self.embedding_norm(embedded)))
@@ -279,7 +300,9 @@ class Encoder(nn.Module):
             return layers
         endless = self.config.sharing == "all" and self.config.num_hidden_groups == 1 and self.depth_embeddings is None
         if depth < 1 or (depth > layers and not endless):
-            raise ConfigError(f"depth={depth} must lie between 1 and {layers}; only one fully shared layer can run deeper")
+            raise ConfigError(
+                f"depth={depth} must lie between 1 and {layers}; only one fully shared layer can run deeper"
+            )
         return depth
 
 

@@ -86,7 +86,12 @@ class Packed:
         sequence = self.sequence
         total = len(sequence)
         return create_block_mask(
-            lambda batch, head, query, key: sequence[query] == sequence[key], None, None, total, total, device=str(sequence.device)
+            lambda batch, head, query, key: sequence[query] == sequence[key],
+            None,
+            None,
+            total,
+            total,
+            device=str(sequence.device),
         )
 
 
@@ -94,7 +99,14 @@ Layout = Dense | Packed
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, bias: Tensor | None = None, dropout: float = 0.0, backend: Backend = "auto"
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout,
+    *,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+    backend: Backend = "auto",
 ) -> Tensor:
     """Scaled dot-product attention within each sequence: (T, N, D) in, (T, N, D) out.
 
@@ -130,18 +142,25 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, 
     if bias is not None:
         bias = bias.to(q.dtype)
         mask = bias[None] if mask is None else bias.masked_fill(~mask, float("-inf"))
-    return layout.unpad(F.scaled_dot_product_attention(layout.pad(q), layout.pad(k), layout.pad(v), attn_mask=mask, dropout_p=dropout))
+    return layout.unpad(
+        F.scaled_dot_product_attention(layout.pad(q), layout.pad(k), layout.pad(v), attn_mask=mask, dropout_p=dropout)
+    )
 
 
 def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    assert isinstance(layout, Packed) and bias is None and dropout == 0.0
-    return varlen_attn(q, k, v, layout.starts, layout.starts, layout.length, layout.length)  # type: ignore[return-value]
+    assert isinstance(layout, Packed)
+    assert bias is None
+    assert dropout == 0.0
+    out = varlen_attn(q, k, v, layout.starts, layout.starts, layout.length, layout.length)
+    assert isinstance(out, Tensor)  # it returns more only when asked to
+    return out
 
 
 def _flex(q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float) -> Tensor:
-    assert isinstance(layout, Packed) and dropout == 0.0
+    assert isinstance(layout, Packed)
+    assert dropout == 0.0
     column = layout.column
 
     def add_bias(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -150,7 +169,7 @@ def _flex(q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, 
 
     rows = (x.transpose(0, 1)[None] for x in (q, k, v))  # (1, N, T, D)
     out = _compiled_flex()(*rows, score_mod=None if bias is None else add_bias, block_mask=layout.flex_mask)
-    return out[0].transpose(0, 1)  # type: ignore[no-any-return]
+    return out[0].transpose(0, 1)
 
 
 _BACKENDS: dict[str, Callable[[Tensor, Tensor, Tensor, Layout, Tensor | None, float], Tensor]] = {

@@ -14,7 +14,7 @@ from litebert.model.albert import ACTIVATIONS, AlbertConfig, Encoder, initialize
 
 
 class MaskedTokenHead(nn.Module):
-    """Which token was here? Scores the vocabulary at the positions it is given, with the word embeddings as its table."""
+    """Which token was here? Scores the vocabulary, with the word embeddings as its table."""
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()

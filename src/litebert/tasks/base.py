@@ -1,4 +1,7 @@
-"""What a task is: it owns its records, features, head, loss, metric and decoding; nothing else knows which task runs."""
+"""What a task is: the owner of its records, features, head, loss, metric and decoding.
+
+Nothing else knows which task runs.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ Output = TypeVar("Output")
 
 
 class Task(ABC, Generic[Input, Output]):
-    """One kind of question. Both records are dataclasses; JSON lines, HTTP bodies and `model.predict` are that record."""
+    """One kind of question. Its input and output records are dataclasses, the same in JSON lines and in Python."""
 
     name: ClassVar[str]
     """What `--task` calls it."""

@@ -63,7 +63,10 @@ class Classify(TrainableTask[ClassifyInput, ClassifyOutput]):
     def learn_from(cls, inputs: Sequence[ClassifyInput]) -> Classify:
         labels = sorted({example.label for example in inputs if example.label is not None})
         if not 2 <= len(labels) <= MAX_CLASSES:
-            raise DataError(f"the training file has {len(labels)} class(es) ({', '.join(labels[:5])}); classification needs 2 to {MAX_CLASSES:,}")
+            raise DataError(
+                f"the training file has {len(labels)} class(es) ({', '.join(labels[:5])}); "
+                f"classification needs 2 to {MAX_CLASSES:,}"
+            )
         return cls(labels)
 
     @classmethod
@@ -73,12 +76,17 @@ class Classify(TrainableTask[ClassifyInput, ClassifyOutput]):
             example = _parse(row.values, row.where)
             if example.label is None:
                 names = ", ".join(row.values)
-                raise DataError(f"{row.where}: no value in column 'label' (columns: {names}); every example needs its class there")
+                raise DataError(
+                    f"{row.where}: no value in column 'label' (columns: {names}); every example needs its class there"
+                )
             examples.append(example)
         return examples
 
     def settings(self) -> dict[str, Any]:
-        return {"id2label": {str(i): label for i, label in enumerate(self.labels)}, "label2id": dict(self._number)}
+        return {
+            "id2label": {str(i): label for i, label in enumerate(self.labels)},
+            "label2id": dict(self._number),
+        }
 
     def head(self, config: AlbertConfig) -> nn.Module:
         return PooledHead(config, len(self.labels), config.classifier_dropout_prob)
@@ -96,7 +104,8 @@ class Classify(TrainableTask[ClassifyInput, ClassifyOutput]):
         for number, example in enumerate(inputs, start=1):
             if example.label not in self._number:
                 raise DataError(
-                    f"example {number} ({example.text[:40]!r}): label {example.label!r} is not one of the trained classes {', '.join(self.labels[:20])}; "
+                    f"example {number} ({example.text[:40]!r}): label {example.label!r} is not one of the trained "
+                    f"classes {', '.join(self.labels[:20])}; "
                     "correct it, or train with examples of it"
                 )
         return torch.tensor([self._number[example.label or ""] for example in inputs])
@@ -109,7 +118,9 @@ class Classify(TrainableTask[ClassifyInput, ClassifyOutput]):
     def loss(self, scores: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(scores.float(), targets)
 
-    def answer(self, model: Albert, batch: Batch, inputs: Sequence[ClassifyInput], tokenizer: Tokenizer) -> list[ClassifyOutput]:
+    def answer(
+        self, model: Albert, batch: Batch, inputs: Sequence[ClassifyInput], tokenizer: Tokenizer
+    ) -> list[ClassifyOutput]:
         outputs = []
         for row in self.scores(model, batch).float().softmax(-1).tolist():
             best = max(range(len(row)), key=row.__getitem__)
@@ -138,7 +149,10 @@ def _parse(item: Any, where: str) -> ClassifyInput:
     text = item.get("text", item.get("text_a"))
     text_b, label = item.get("text_b"), item.get("label")
     if not isinstance(text, str):
-        raise DataError(f"{where}: no text in column 'text' or 'text_a' (columns: {', '.join(map(str, item))}); rename a column to 'text'")
+        raise DataError(
+            f"{where}: no text in column 'text' or 'text_a' (columns: {', '.join(map(str, item))}); "
+            "rename a column to 'text'"
+        )
     if text_b is not None and not isinstance(text_b, str):
         raise DataError(f"{where}: text_b={text_b!r} must be a string")
     if label is not None and (isinstance(label, (dict, list)) or str(label).strip() == ""):

@@ -70,18 +70,27 @@ class Mask(Task[MaskInput, MaskOutput]):
         for example, encoding in zip(inputs, encodings, strict=True):
             if tokenizer.mask_id not in encoding.ids:
                 mask = tokenizer.specials["mask"]
-                raise DataError(f"{example.text[:60]!r} has no {mask} in its first {max_length} tokens; put {mask} where a word is missing")
+                raise DataError(
+                    f"{example.text[:60]!r} has no {mask} in its first {max_length} tokens; "
+                    f"put {mask} where a word is missing"
+                )
         return encodings
 
-    def answer(self, model: Albert, batch: Batch, inputs: Sequence[MaskInput], tokenizer: Tokenizer) -> list[MaskOutput]:
+    def answer(
+        self, model: Albert, batch: Batch, inputs: Sequence[MaskInput], tokenizer: Tokenizer
+    ) -> list[MaskOutput]:
         hidden = model.encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids)
         rows, columns = (batch.input_ids == tokenizer.mask_id).nonzero(as_tuple=True)
         scores = model.heads[self.head_name](hidden[rows, columns], model.encoder.word_embeddings.weight)
         best = scores.float().softmax(-1).topk(min(self.top, scores.shape[-1]))
         masks: list[list[list[Fill]]] = [[] for _ in inputs]
-        for row, column, values, numbers in zip(rows.tolist(), columns.tolist(), best.values.tolist(), best.indices.tolist(), strict=True):
+        for row, column, values, numbers in zip(
+            rows.tolist(), columns.tolist(), best.values.tolist(), best.indices.tolist(), strict=True
+        ):
             ids = batch.input_ids[row].tolist()
-            masks[row].append([_fill(ids, column, number, value, tokenizer) for number, value in zip(numbers, values, strict=True)])
+            masks[row].append(
+                [_fill(ids, column, number, value, tokenizer) for number, value in zip(numbers, values, strict=True)]
+            )
         return [MaskOutput(fills) for fills in masks]
 
 

@@ -23,3 +23,13 @@ def pretraining_loss(model: Albert, batch: PretrainingBatch, depth: int | None =
         measured["loss"] = mlm_loss + F.cross_entropy(order.float(), batch.swapped[paired])
         measured["order_accuracy"] = (order.argmax(-1) == batch.swapped[paired]).float().mean()
     return measured
+
+
+def depth_at(step: int, steps: int, layers: int) -> int:
+    """How many passes of the shared layer step `step` runs: a quarter of them at first, then half, then all.
+
+    A deep stack of one shared layer started at full depth stays for a long time where it knows only which words are
+    frequent; a shallow one leaves that plateau quickly, and because the layer is shared, deepening it copies nothing.
+    """
+    done = step / steps
+    return max(1, layers // 4) if done < 0.6 else max(1, layers // 2) if done < 0.85 else layers

@@ -53,7 +53,7 @@ class Encoding:
 
     @property
     def offsets(self) -> list[tuple[int, int]]:
-        """The characters each token came from, as `text[start:end]` without the white space around; (0, 0) for the frame."""
+        """`text[start:end]` is what each token came from, without white space around; (0, 0) for the frame."""
         spans = []
         for (start, end), sequence in zip(self._raw.offsets, self._raw.sequence_ids, strict=True):
             if sequence is None:
@@ -78,15 +78,11 @@ class Tokenizer:
         """Role (`pad unk cls sep mask`) to token."""
         self.spiece = spiece
         """The SentencePiece model this came from, saved beside `tokenizer.json` for tools that want it."""
-        ids = {role: pipeline.token_to_id(token) for role, token in specials.items()}
-        missing = [f"{role}={specials[role]!r}" for role, number in ids.items() if number is None]
-        if missing:
-            raise CheckpointError(f"the vocabulary lacks the special tokens {', '.join(missing)}; ALBERT needs all five: fix tokenizer_config.json")
-        self.pad_id: int = ids["pad"]
-        self.unk_id: int = ids["unk"]
-        self.cls_id: int = ids["cls"]
-        self.sep_id: int = ids["sep"]
-        self.mask_id: int = ids["mask"]
+        self.pad_id = self._id_of("pad")
+        self.unk_id = self._id_of("unk")
+        self.cls_id = self._id_of("cls")
+        self.sep_id = self._id_of("sep")
+        self.mask_id = self._id_of("mask")
         self._warned = False
         self._truncating = lru_cache(maxsize=16)(self._build_truncating)
 
@@ -97,27 +93,41 @@ class Tokenizer:
         content = read_limited(path)
         model = parse_spiece(content, str(path))
         if UNIGRAM_SPECIALS["unk"] not in model.pieces:
-            raise CheckpointError(f"{path}: has no {UNIGRAM_SPECIALS['unk']} piece, which ALBERT's vocabularies have; train one with litebert tokenizer")
+            raise CheckpointError(
+                f"{path}: has no {UNIGRAM_SPECIALS['unk']} piece, which ALBERT's vocabularies have; "
+                "train one with litebert tokenizer"
+            )
         return cls(unigram_pipeline(model, google_normalizer(model.charsmap)), UNIGRAM_SPECIALS, spiece=content)
 
     @classmethod
     def from_vocab(
-        cls, path: str | Path, *, lowercase: bool = True, strip_accents: bool | None = None, fold_punctuation: bool = False
+        cls,
+        path: str | Path,
+        *,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        fold_punctuation: bool = False,
     ) -> Tokenizer:
         """Import a Chinese ALBERT's `vocab.txt`, cut as BERT cuts it.
 
-        `fold_punctuation` also maps curly quotes, dashes and full-width letters, which that vocabulary lacks, to what it has.
+        `fold_punctuation` also maps curly quotes, dashes and full-width letters to what the vocabulary has.
         """
         path = Path(path)
         try:
             tokens = read_limited(path).decode("utf-8").splitlines()
         except UnicodeDecodeError as error:
-            raise CheckpointError(f"{path}: byte {error.start} is not UTF-8; a vocab.txt is UTF-8, one token per line") from error
+            raise CheckpointError(
+                f"{path}: byte {error.start} is not UTF-8; a vocab.txt is UTF-8, one token per line"
+            ) from error
         vocabulary = {token.rstrip("\r\n"): number for number, token in enumerate(tokens)}
         missing = [token for token in WORDPIECE_SPECIALS.values() if token not in vocabulary]
         if missing:
-            raise CheckpointError(f"{path}: lacks {', '.join(missing)}; a vocab.txt has one token per line, these among them")
-        pipeline = wordpiece_pipeline(vocabulary, lowercase=lowercase, strip_accents=strip_accents, fold_punctuation=fold_punctuation)
+            raise CheckpointError(
+                f"{path}: lacks {', '.join(missing)}; a vocab.txt has one token per line, these among them"
+            )
+        pipeline = wordpiece_pipeline(
+            vocabulary, lowercase=lowercase, strip_accents=strip_accents, fold_punctuation=fold_punctuation
+        )
         return cls(pipeline, WORDPIECE_SPECIALS)
 
     @classmethod
@@ -125,17 +135,25 @@ class Tokenizer:
         """Read `tokenizer.json`, or else `spiece.model`, or else `vocab.txt`, from a folder (or one of these files)."""
         folder = Path(folder)
         names = ("tokenizer.json", "spiece.model", "vocab.txt")
-        path = folder if folder.is_file() else next((folder / name for name in names if (folder / name).is_file()), None)
+        path = (
+            folder if folder.is_file() else next((folder / name for name in names if (folder / name).is_file()), None)
+        )
         if path is None:
-            raise CheckpointError(f"{folder}: holds none of {', '.join(names)}; train one with: litebert tokenizer --out {folder}")
+            raise CheckpointError(
+                f"{folder}: holds none of {', '.join(names)}; train one with: litebert tokenizer --out {folder}"
+            )
         settings = _read_settings(path.parent)
         if path.suffix == ".model":
             return cls.from_spiece(path)
         if path.suffix == ".txt":
-            return cls.from_vocab(path, lowercase=settings.get("do_lower_case", True), strip_accents=settings.get("strip_accents"))
+            return cls.from_vocab(
+                path,
+                lowercase=settings.get("do_lower_case", True),
+                strip_accents=settings.get("strip_accents"),
+            )
         try:
             pipeline = tokenizers.Tokenizer.from_str(read_limited(path).decode("utf-8"))
-        except Exception as error:  # noqa: BLE001 the library raises bare Exception for any fault in the file
+        except Exception as error:
             raise CheckpointError(f"{path}: not a tokenizer.json ({error}); save the tokenizer again") from error
         pipeline.no_padding()  # a saved file may carry its last batch's settings; length is the caller's business
         pipeline.no_truncation()
@@ -148,8 +166,12 @@ class Tokenizer:
         folder.mkdir(parents=True, exist_ok=True)
         atomic_write(folder / "tokenizer.json", self._json)
         settings = {f"{role}_token": token for role, token in self.specials.items()} | {
-            "tokenizer_class": "PreTrainedTokenizerFast",  # take tokenizer.json as it is; AlbertTokenizer would rebuild it
-            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],  # else pairs lose their segments
+            "tokenizer_class": "PreTrainedTokenizerFast",  # which takes tokenizer.json as it is
+            "model_input_names": [
+                "input_ids",
+                "token_type_ids",
+                "attention_mask",
+            ],  # else pairs lose their segments
             "model_max_length": max_length,
             "clean_up_tokenization_spaces": False,
         }
@@ -201,8 +223,17 @@ class Tokenizer:
             raise DataError(f"id {number} is not in the vocabulary of {self.vocab_size} tokens")
         return str(token)
 
+    def _id_of(self, role: str) -> int:
+        number = self._pipeline.token_to_id(self.specials[role])
+        if number is None:
+            raise CheckpointError(
+                f"the vocabulary lacks {self.specials[role]!r}, its {role} token; "
+                "ALBERT needs pad, unk, cls, sep and mask: name them in tokenizer_config.json"
+            )
+        return int(number)
+
     def _build_truncating(self, max_length: int, truncation: Truncation) -> tokenizers.Tokenizer:
-        """A copy that truncates: the library keeps the setting inside the tokenizer, where threads would fight over it."""
+        """A copy that truncates. The library keeps this setting inside the tokenizer, where threads would share it."""
         if max_length < 8:
             raise ConfigError(f"max_length={max_length} leaves no room for text; it must be at least 8")
         copy = tokenizers.Tokenizer.from_str(self._json)
@@ -211,12 +242,18 @@ class Tokenizer:
 
     def _warn_if_unknown(self, encoding: Encoding) -> None:
         characters = sum(len(text) for text in encoding._texts)
-        unknown = sum(end - start for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True) if number == self.unk_id)
+        unknown = sum(
+            end - start
+            for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
+            if number == self.unk_id
+        )
         if unknown > UNKNOWN_SHARE * characters:
             self._warned = True
             warnings.warn(
-                f"{unknown} of {characters} characters of {encoding._texts[0][:40]!r} are unknown to this vocabulary of {self.vocab_size}; "
-                "the model cannot read them: use a model of the text's language, or train a vocabulary with: litebert tokenizer",
+                f"{unknown} of {characters} characters of {encoding._texts[0][:40]!r} are unknown to this vocabulary "
+                f"of {self.vocab_size}; "
+                "the model cannot read them: use a model of the text's language, or train a vocabulary with: "
+                "litebert tokenizer",
                 stacklevel=3,
             )
 

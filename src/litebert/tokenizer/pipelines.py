@@ -16,7 +16,7 @@ from litebert.tokenizer.spiece import USER_DEFINED, SentencePieceModel
 UNIGRAM_SPECIALS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 WORDPIECE_SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 
-# What Python's str.split() splits on, which is how Google's code cleans white space; \s of the regex engine is narrower.
+# What Python's str.split() splits on, which is how Google's code cleans white space; the regex \s is narrower.
 _WHITE_SPACE = r"[\t-\r\x{1c}-\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]+"
 
 # The blocks of accents that Latin, Greek and Cyrillic letters decompose into. Marks of other scripts are vowels
@@ -47,7 +47,11 @@ def google_normalizer(charsmap: bytes) -> normalizers.Normalizer:
 
 def litebert_normalizer(lowercase: bool, strip_accents: bool) -> normalizers.Normalizer:
     """The same clean-up for vocabularies trained here: equal on Latin script, and safe for every other."""
-    steps: list[normalizers.Normalizer] = [normalizers.Nmt(), normalizers.Replace(Regex(_WHITE_SPACE), " "), normalizers.Strip()]
+    steps: list[normalizers.Normalizer] = [
+        normalizers.Nmt(),
+        normalizers.Replace(Regex(_WHITE_SPACE), " "),
+        normalizers.Strip(),
+    ]
     steps.append(normalizers.NFKD())
     if strip_accents:
         steps.append(normalizers.Replace(Regex(_ACCENTS), ""))
@@ -60,11 +64,15 @@ def litebert_normalizer(lowercase: bool, strip_accents: bool) -> normalizers.Nor
 def unigram_pipeline(model: SentencePieceModel, normalizer: normalizers.Normalizer) -> Tokenizer:
     """A tokenizer that cuts normalised text as sentencepiece does with the same model."""
     vocabulary = list(zip(model.pieces, model.scores, strict=True))
-    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=model.pieces.index(UNIGRAM_SPECIALS["unk"]), byte_fallback=False))
+    tokenizer = Tokenizer(
+        models.Unigram(vocabulary, unk_id=model.pieces.index(UNIGRAM_SPECIALS["unk"]), byte_fallback=False)
+    )
     tokenizer.normalizer = normalizer
     steps: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
     symbols = model.of_kind(USER_DEFINED)
-    if symbols:  # sentencepiece never joins these with their neighbours; as added tokens they would lose the space before
+    if (
+        symbols
+    ):  # sentencepiece never joins these with their neighbours; as added tokens they would lose the space before
         longest_first = sorted(symbols, key=len, reverse=True)
         steps.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, longest_first))), "isolated"))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
@@ -73,7 +81,11 @@ def unigram_pipeline(model: SentencePieceModel, normalizer: normalizers.Normaliz
 
 
 def wordpiece_pipeline(
-    vocabulary: dict[str, int], *, lowercase: bool = True, strip_accents: bool | None = None, fold_punctuation: bool = False
+    vocabulary: dict[str, int],
+    *,
+    lowercase: bool = True,
+    strip_accents: bool | None = None,
+    fold_punctuation: bool = False,
 ) -> Tokenizer:
     """BERT's WordPiece: every Chinese character by itself, other words in pieces."""
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=WORDPIECE_SPECIALS["unk"]))
@@ -86,11 +98,20 @@ def wordpiece_pipeline(
 def wordpiece_normalizer(
     vocabulary: dict[str, int], lowercase: bool, strip_accents: bool | None, fold_punctuation: bool
 ) -> normalizers.Normalizer:
-    """BERT's clean-up; with `fold_punctuation`, curly quotes, dashes and full-width letters become what the vocabulary has."""
+    """BERT's clean-up, after folding what the vocabulary lacks if asked to."""
     bert = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strip_accents)
     if not fold_punctuation:
         return bert
-    return normalizers.Sequence([*(normalizers.Replace(wide, narrow) for wide, narrow in _FOLDED.items() if wide not in vocabulary or wide.isalnum()), bert])
+    return normalizers.Sequence(
+        [
+            *(
+                normalizers.Replace(wide, narrow)
+                for wide, narrow in _FOLDED.items()
+                if wide not in vocabulary or wide.isalnum()
+            ),
+            bert,
+        ]
+    )
 
 
 def _framed(tokenizer: Tokenizer, specials: dict[str, str]) -> Tokenizer:

@@ -13,7 +13,11 @@ from typing import Any
 
 from litebert.errors import CheckpointError
 
-UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # kinds of piece, as sentencepiece numbers them; 1 is an ordinary piece
+UNKNOWN, CONTROL, USER_DEFINED = (
+    2,
+    3,
+    4,
+)  # kinds of piece, as sentencepiece numbers them; 1 is an ordinary piece
 UNIGRAM = 1  # the only segmentation algorithm ALBERT uses
 
 
@@ -47,13 +51,28 @@ def parse_spiece(content: bytes, source: str) -> SentencePieceModel:
             elif field == 2:  # how it was trained
                 algorithm = dict(_fields(value)).get(3, UNIGRAM)
                 if algorithm != UNIGRAM:
-                    raise CheckpointError(f"{source}: segmentation algorithm {algorithm} is not unigram (1), ALBERT's; train a unigram model")
+                    raise CheckpointError(
+                        f"{source}: segmentation algorithm {algorithm} is not unigram (1), ALBERT's; "
+                        "train a unigram model"
+                    )
             elif field == 3:  # how it normalises
                 charsmap = dict(_fields(value)).get(2, b"")
-    except (IndexError, KeyError, UnicodeDecodeError, struct.error, ValueError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{source}: not a SentencePiece model or damaged ({error}); download or train it again") from error
+    except (
+        IndexError,
+        KeyError,
+        UnicodeDecodeError,
+        struct.error,
+        ValueError,
+        TypeError,
+        AttributeError,
+    ) as error:
+        raise CheckpointError(
+            f"{source}: not a SentencePiece model or damaged ({error}); download or train it again"
+        ) from error
     if not pieces:
-        raise CheckpointError(f"{source}: holds no pieces, so it is not a SentencePiece model; download or train it again")
+        raise CheckpointError(
+            f"{source}: holds no pieces, so it is not a SentencePiece model; download or train it again"
+        )
     return SentencePieceModel(pieces, scores, kinds, charsmap)
 
 

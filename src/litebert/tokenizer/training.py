@@ -9,16 +9,29 @@ from tokenizers import trainers
 
 from litebert.errors import ConfigError, DataError, require_extra
 from litebert.tokenizer.core import Tokenizer
-from litebert.tokenizer.pipelines import UNIGRAM_SPECIALS, WORDPIECE_SPECIALS, litebert_normalizer, unigram_pipeline, wordpiece_pipeline
+from litebert.tokenizer.pipelines import (
+    UNIGRAM_SPECIALS,
+    WORDPIECE_SPECIALS,
+    litebert_normalizer,
+    unigram_pipeline,
+    wordpiece_pipeline,
+)
 from litebert.tokenizer.spiece import parse_spiece
 
 USER_SYMBOLS = ["(", ")", '"', "-", ".", "–", "£", "€"]  # ALBERT's: always pieces of their own
-SAMPLED_LINES = 1_000_000  # more lines do not change a vocabulary; a uniform sample keeps memory flat at any corpus size
+SAMPLED_LINES = (
+    1_000_000  # more lines do not change a vocabulary; a uniform sample keeps memory flat at any corpus size
+)
 LINE_LIMIT = 1_000  # sentencepiece drops longer lines, so paragraphs are cut at spaces before it sees them
 
 
 def train_unigram(
-    lines: Iterable[str], vocab_size: int, *, lowercase: bool = True, strip_accents: bool = True, seed: int = 0
+    lines: Iterable[str],
+    vocab_size: int,
+    *,
+    lowercase: bool = True,
+    strip_accents: bool = True,
+    seed: int = 0,
 ) -> Tokenizer:
     """Train ALBERT's kind of vocabulary: SentencePiece unigram with `<pad> <unk> [CLS] [SEP] [MASK]` at ids 0 to 4."""
     sentencepiece = require_extra("sentencepiece", "train")
@@ -49,9 +62,14 @@ def train_unigram(
         )
     except RuntimeError as error:  # sentencepiece's only error, with its reason in the text
         reason = str(error).split(") ")[-1] or "no reason given"
-        raise DataError(f"vocab_size={vocab_size}: sentencepiece could not train on this text: {reason}; give more text or a smaller --vocab-size") from error
+        raise DataError(
+            f"vocab_size={vocab_size}: sentencepiece could not train on this text: {reason}; "
+            "give more text or a smaller --vocab-size"
+        ) from error
     model = written.getvalue()
-    return Tokenizer(unigram_pipeline(parse_spiece(model, "the trained model"), normalizer), UNIGRAM_SPECIALS, spiece=model)
+    return Tokenizer(
+        unigram_pipeline(parse_spiece(model, "the trained model"), normalizer), UNIGRAM_SPECIALS, spiece=model
+    )
 
 
 def train_wordpiece(
@@ -61,7 +79,10 @@ def train_wordpiece(
     _check_size(vocab_size, minimum=64)
     specials = list(WORDPIECE_SPECIALS.values())
     blank = wordpiece_pipeline(
-        {token: number for number, token in enumerate(specials)}, lowercase=lowercase, strip_accents=strip_accents, fold_punctuation=True
+        {token: number for number, token in enumerate(specials)},
+        lowercase=lowercase,
+        strip_accents=strip_accents,
+        fold_punctuation=True,
     )
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,

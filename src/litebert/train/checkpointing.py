@@ -1,12 +1,11 @@
 """Everything a run needs to go on, written so that a crash at any moment leaves a good checkpoint behind.
 
-    checkpoints/step-00000100/{model,optimizer}.safetensors, state.json (step, SHA-256 of both)
-    checkpoints/latest       the newest one's name; moved last
+checkpoints/step-00000100/{model,optimizer}.safetensors, state.json (step, SHA-256 of both)
+checkpoints/latest       the newest one's name; moved last
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -18,7 +17,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from litebert.errors import CheckpointError
-from litebert.files import atomic_write, read_json, write_json
+from litebert.files import atomic_write, read_json, sha256_of, write_json
 
 
 class Checkpoints:
@@ -35,10 +34,16 @@ class Checkpoints:
         temporary.mkdir(parents=True)
         try:
             tensors, scalars = _flatten(self.optimizer.state_dict())
-            safetensors.torch.save_file({k: v.contiguous() for k, v in self.model.state_dict().items()}, temporary / "model.safetensors")
+            safetensors.torch.save_file(
+                {k: v.contiguous() for k, v in self.model.state_dict().items()},
+                temporary / "model.safetensors",
+            )
             safetensors.torch.save_file(tensors, temporary / "optimizer.safetensors")
-            sha256 = {name: _sha256(temporary / name) for name in ("model.safetensors", "optimizer.safetensors")}
-            write_json(temporary / "state.json", {"step": step, "settings": settings, "optimizer": scalars, "sha256": sha256})
+            sha256 = {name: sha256_of(temporary / name) for name in ("model.safetensors", "optimizer.safetensors")}
+            write_json(
+                temporary / "state.json",
+                {"step": step, "settings": settings, "optimizer": scalars, "sha256": sha256},
+            )
             for path in temporary.iterdir():
                 _sync(path)
             shutil.rmtree(final, ignore_errors=True)
@@ -46,7 +51,9 @@ class Checkpoints:
             _sync(self.folder)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
-            raise CheckpointError(f"{final}: cannot be written ({error}); free some space: the previous checkpoint is untouched") from error
+            raise CheckpointError(
+                f"{final}: cannot be written ({error}); free some space: the previous checkpoint is untouched"
+            ) from error
         atomic_write(self.folder / "latest", final.name + "\n")
         for old in self._names()[: -self.keep]:
             shutil.rmtree(self.folder / old, ignore_errors=True)
@@ -57,19 +64,29 @@ class Checkpoints:
             folder = self.folder / name
             try:
                 state = read_json(folder / "state.json")
-                damaged = [file for file, sha256 in state["sha256"].items() if _sha256(folder / file) != sha256]
+                damaged = [file for file, sha256 in state["sha256"].items() if sha256_of(folder / file) != sha256]
             except (CheckpointError, OSError, KeyError, AttributeError):
                 continue  # half-written or damaged: the one before it is whole
             if damaged:
                 continue
-            changed = [f"{key} (was {value!r}, is {settings.get(key)!r})" for key, value in state["settings"].items() if settings.get(key) != value]
+            changed = [
+                f"{key} (was {value!r}, is {settings.get(key)!r})"
+                for key, value in state["settings"].items()
+                if settings.get(key) != value
+            ]
             if changed:
-                raise CheckpointError(f"{folder}: made with other settings: {', '.join(changed)}; use the same, or another --out")
+                raise CheckpointError(
+                    f"{folder}: made with other settings: {', '.join(changed)}; use the same, or another --out"
+                )
             self.model.load_state_dict(safetensors.torch.load_file(folder / "model.safetensors"))
-            self.optimizer.load_state_dict(_unflatten(safetensors.torch.load_file(folder / "optimizer.safetensors"), state["optimizer"]))
+            self.optimizer.load_state_dict(
+                _unflatten(safetensors.torch.load_file(folder / "optimizer.safetensors"), state["optimizer"])
+            )
             return int(state["step"])
         if self._names():
-            raise CheckpointError(f"{self.folder}: every checkpoint there is damaged; start again without --resume, in another --out")
+            raise CheckpointError(
+                f"{self.folder}: every checkpoint there is damaged; start again without --resume, in another --out"
+            )
         return 0
 
     def _names(self) -> list[str]:
@@ -88,11 +105,6 @@ def _unflatten(tensors: dict[str, torch.Tensor], scalars: dict[str, Any]) -> dic
         number, name = key.split(".", 1)
         state.setdefault(int(number), {})[name] = value
     return {"state": state, "param_groups": scalars["param_groups"]}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync(path: Path) -> None:

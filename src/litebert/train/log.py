@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from litebert.train.loop import Step
 
@@ -73,7 +80,11 @@ class RunLog:
         parts = []
         for name, value in self._smooth.items():
             if name not in hidden:
-                parts.append(f"{name.replace('_', ' ')} {value:,.0f}" if value >= 100 else f"{name.replace('_', ' ')} {value:.3f}")
+                parts.append(
+                    f"{name.replace('_', ' ')} {value:,.0f}"
+                    if value >= 100
+                    else f"{name.replace('_', ' ')} {value:.3f}"
+                )
         return "  ".join(parts)
 
 
@@ -126,4 +137,4 @@ def _summary_writer(folder: Path, start: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(folder), purge_step=start)  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(folder), purge_step=start)

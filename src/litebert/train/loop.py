@@ -59,14 +59,19 @@ def train(
     with stop_on_signal() as stop:
         for step in range(start, steps):
             began = time.perf_counter()
-            torch.manual_seed(seed * 1_000_003 + step)  # dropout too depends on (seed, step) alone, so a resumed run repeats it
+            torch.manual_seed(
+                seed * 1_000_003 + step
+            )  # dropout too depends on (seed, step) alone, so a resumed run repeats it
             learning_rate = rate(step)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
             measured = loss(batches(step))
-            metrics = {name: float(value) for name, value in measured.items()}
+            metrics = {name: float(value.detach()) for name, value in measured.items()}
             if not math.isfinite(metrics["loss"]):
-                raise ConfigError(f"loss={metrics['loss']} at step {step + 1}; the last checkpoint is still good: go on from it with a lower --learning-rate")
+                raise ConfigError(
+                    f"loss={metrics['loss']} at step {step + 1}; the last checkpoint is still good: go on from it "
+                    "with a lower --learning-rate"
+                )
             optimizer.zero_grad(set_to_none=True)
             measured["loss"].backward()
             torch.nn.utils.clip_grad_norm_(parameters, clip_norm)

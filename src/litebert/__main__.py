@@ -1,0 +1,7 @@
+"""`python -m litebert`."""
+
+import sys
+
+from litebert.cli import main
+
+sys.exit(main())

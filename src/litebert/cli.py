@@ -1,0 +1,164 @@
+"""`litebert COMMAND ...`: find the recipe, turn its dataclass into flags, run it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import io
+import os
+import re
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from litebert import __version__
+from litebert.errors import ConfigError, LitebertError
+
+RECIPES = ("demo", "models", "tokenizer", "prepare", "pretrain", "finetune", "evaluate", "predict")
+PLANNED = {
+    "meta-train": "teach a model to learn new tasks from few examples",
+    "adapt": "learn a new task from a handful of examples, in seconds",
+    "embed": "turn sentences into vectors",
+    "search": "semantic search over a file",
+    "distill": "teach a smaller model what a larger one knows",
+    "quantize": "make a model smaller and faster with int8",
+    "export": "write ONNX",
+    "convert": "read and write TensorFlow and Keras checkpoints",
+    "serve": "answer over HTTP",
+    "bench": "ours against the peers, side by side",
+    "reproduce": "re-run the paper's experiments",
+}
+USAGE_ERROR = 2
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    name, *flags = argv if argv is not None else sys.argv[1:] or ["--help"]
+    if name in ("-h", "--help"):
+        print(_overview())
+        return 0
+    if name in ("-V", "--version"):
+        print(f"litebert {__version__}")
+        return 0
+    try:
+        return _run(name, flags)
+    except LitebertError as error:
+        print(f"litebert: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except KeyboardInterrupt:
+        print("litebert: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has left, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(name: str, flags: list[str]) -> int:
+    if name in PLANNED:
+        line = f"{name} ({PLANNED[name]}) is not there yet in litebert {__version__}; `litebert --help` lists what is"
+        if {"-h", "--help"} & set(flags):
+            print(f"usage: litebert {name} [OPTIONS]\n\n{line}.")
+            return 0
+        raise ConfigError(line)
+    if name not in RECIPES:
+        raise ConfigError(
+            f"{name!r} is not a command{_did_you_mean(name, [*RECIPES, *PLANNED])}; `litebert --help` lists them"
+        )
+    recipe = import_module(f"litebert.recipes.{name.replace('-', '_')}")
+    return int(recipe.run(parse(recipe.Config, name, flags, recipe.__doc__ or "")) or 0)
+
+
+def parse(config: type[Any], name: str, flags: Sequence[str], description: str = "") -> Any:
+    """Defaults, then the TOML file of `--config`, then the flags."""
+    import tyro
+
+    flags = _with_toml(config, list(flags))
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(config, prog=f"litebert {name}", description=description, args=flags)
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        raise ConfigError(f"{_one_line(complaint.getvalue())}; see litebert {name} --help") from None
+
+
+def _with_toml(config: type[Any], flags: list[str]) -> list[str]:
+    """Put the settings of a `--config FILE` before the flags."""
+    if "--config" not in flags:
+        return flags
+    at = flags.index("--config")
+    if at + 1 == len(flags):
+        raise ConfigError("--config needs a TOML file after it; for example --config run.toml")
+    path = Path(flags[at + 1])
+    flags = flags[:at] + flags[at + 2 :]
+    known = {field.name for field in dataclasses.fields(config)}
+    given: list[str] = []
+    for key, value in _read_toml(path).items():
+        field = key.replace("-", "_")
+        if field not in known:
+            raise ConfigError(
+                f"{path}: {key!r} is not a setting of this command{_did_you_mean(field, sorted(known))}; "
+                f"it has {', '.join(sorted(known))}"
+            )
+        given += _as_flag(field.replace("_", "-"), value)
+    return given + flags  # of a flag given twice the later one counts
+
+
+def _as_flag(name: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); --config takes a TOML file") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML ({error}); write lines such as: steps = 1000") from error
+
+
+def _one_line(box: str) -> str:
+    """The flag library draws its complaints in a box; keep the words."""
+    lines = [re.sub(r"[│╭╮╰╯─]+", " ", line).strip() for line in box.splitlines()[1:]]
+    words = [line for line in lines if line and not re.match(r"For full helptext|litebert [\w-]+ --help", line)]
+    return re.sub(r"\s+", " ", " ".join(words)).strip().rstrip(".") or "the flags could not be read"
+
+
+def _did_you_mean(word: str, choices: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, choices, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _overview() -> str:
+    lines = [
+        "litebert: make, teach, adapt, shrink and serve ALBERT models.",
+        "",
+        "usage: litebert COMMAND [OPTIONS]",
+        "",
+    ]
+    for name in RECIPES:
+        summary = (import_module(f"litebert.recipes.{name.replace('-', '_')}").__doc__ or "").splitlines()[0]
+        lines.append(f"  {name:<12}{summary.rstrip('.')}")
+    lines += [
+        "",
+        "not there yet: " + ", ".join(PLANNED),
+        "",
+        "litebert COMMAND --help   its options",
+        "litebert --version",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Baselines, plots, reports. A leaf: nothing here knows a model."""

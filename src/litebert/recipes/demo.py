@@ -1,0 +1,279 @@
+"""The guided tour: text to tokenizer to model to answers, offline, in a few minutes on two cores.
+
+The text is the documentation inside the Python packages already on this machine; the task is sorting 360 support
+messages into six queues. Everything lands in --out, with a report to look at.
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+import re
+import shutil
+import sysconfig
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from litebert.errors import ConfigError, DataError
+from litebert.files import atomic_write
+from litebert.recipes import evaluate, finetune, prepare, pretrain, tokenizer
+from litebert.recipes._shared import INTERRUPTED, make_console
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+TICKETS = Path(__file__).parent.parent / "examples" / "tickets.csv"
+MARKER = ".litebert-demo"
+ASKED = (
+    "i was charged twice this month, please refund one of them",
+    "the parcel is a week late and tracking has not moved",
+    "please add a dark theme to the editor",
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    out: Path = Path("runs/demo")
+    """Folder for everything the tour makes; a former tour there is replaced."""
+    prose_bytes: int = 3_000_000
+    """How much text to collect."""
+    vocab_size: int = 4000
+    """Tokens to learn."""
+    steps: int = 600
+    """Pre-training steps."""
+    epochs: int = 25
+    """Times to go through the labelled messages."""
+    seed: int = 0
+    """Decides everything random."""
+
+
+def run(config: Config) -> int:
+    console = make_console()
+    began = time.perf_counter()
+    _clear(config.out)
+    paths = {name: config.out / name for name in ("tokenizer", "shards", "pretrained", "classifier")}
+
+    _say(console, 1, "collect prose from the documentation of installed Python packages")
+    corpus = config.out / "prose.txt"
+    atomic_write(corpus, "\n\n".join(_collect_prose(config.prose_bytes, config.seed)) + "\n")
+    console.print(f"{corpus.stat().st_size / 1e6:.1f} MB in {corpus}", highlight=False)
+
+    _say(console, 2, "train a tokenizer")
+    tokenizer.run(
+        tokenizer.Config(out=paths["tokenizer"], input=(corpus,), vocab_size=config.vocab_size, seed=config.seed)
+    )
+    _say(console, 3, "prepare shards")
+    prepare.run(prepare.Config(input=(corpus,), tokenizer=paths["tokenizer"], out=paths["shards"]))
+
+    _say(console, 4, "pre-train a tiny ALBERT: hidden words and sentence order")
+    settings = pretrain.Config(
+        data=paths["shards"], out=paths["pretrained"], preset="tiny", steps=config.steps, batch_size=32, length=64,
+        learning_rate=1e-3, seed=config.seed, device="cpu",
+    )  # fmt: skip
+    if pretrain.run(settings):
+        return INTERRUPTED
+
+    _say(console, 5, "fine-tune it on 240 labelled messages")
+    train, test = _split_tickets(config)
+    taught = finetune.Config(
+        model=str(paths["pretrained"]), train=train, out=paths["classifier"], epochs=config.epochs, batch_size=16,
+        length=64, learning_rate=1e-4, seed=config.seed, device="cpu",
+    )  # fmt: skip
+    if finetune.run(taught):
+        return INTERRUPTED
+
+    _say(console, 6, "evaluate on 120 messages it has not seen")
+    result = evaluate.evaluate(evaluate.Config(model=str(paths["classifier"]), data=test, device="cpu"))
+    scores = _scores(train, test, result.metrics["accuracy"])
+    console.print(_table(scores))
+
+    _say(console, 7, "ask it")
+    answers = _ask(paths["classifier"])
+    for text, answer in answers:
+        console.print(f"{text!r}  →  [bold]{answer.label}[/bold] ({answer.probability:.0%})", highlight=False)
+
+    _say(console, 8, "load the same folder in transformers")
+    agreement = _compare_with_transformers(paths["classifier"])
+    console.print(agreement, highlight=False)
+
+    _write_report(config, result, scores, answers, agreement, time.perf_counter() - began)
+    console.print(
+        f"\n[bold]look at {config.out / 'report.html'}[/bold]  ({time.perf_counter() - began:.0f} s in all)",
+        highlight=False,
+    )
+    console.print(f"next: echo 'where is my order' | litebert predict --model {paths['classifier']}", highlight=False)
+    return 0
+
+
+def _say(console: Console, number: int, text: str) -> None:
+    console.print(f"\n[bold cyan]{number}/8[/bold cyan] [bold]{text}[/bold]")
+
+
+def _clear(out: Path) -> None:
+    """Replace a former tour, and nothing else."""
+    if out.exists() and any(out.iterdir()):
+        if not (out / MARKER).exists():
+            raise ConfigError(f"{out} holds something that this demo did not make; choose another --out")
+        shutil.rmtree(out)
+    atomic_write(out / MARKER, "made by litebert demo\n")
+
+
+def _collect_prose(limit: int, seed: int) -> list[str]:
+    """Documents, one per source file: a sentence per line, up to `limit` bytes in all."""
+    library, packages = (Path(sysconfig.get_paths()[key]) for key in ("stdlib", "purelib"))
+    files = sorted(
+        {path for path in library.rglob("*.py") if "site-packages" not in path.parts} | set(packages.rglob("*.py"))
+    )
+    random.Random(seed).shuffle(files)
+    documents, seen, size = [], set(), 0
+    for path in files:
+        sentences = [sentence for sentence in _sentences(path) if sentence not in seen]
+        if len(sentences) < 3:
+            continue
+        seen.update(sentences)
+        documents.append("\n".join(sentences))
+        size += len(documents[-1])
+        if size >= limit:
+            break
+    if not documents:
+        raise DataError(
+            f"no documentation found under {library} and {packages}; pre-train on your own text with litebert pretrain"
+        )
+    return documents
+
+
+def _sentences(path: Path) -> Iterator[str]:
+    """The plain English sentences of a source file's documentation strings."""
+    source = path.read_text(encoding="utf-8", errors="replace")
+    for block in re.findall(r'"""(.*?)"""', source, flags=re.DOTALL):
+        for paragraph in re.split(r"\n\s*\n", block):
+            if re.search(r">>>|::|:param|:return|^\s*[-*=~`.|+]|[{}<>_\\]", paragraph, flags=re.MULTILINE):
+                continue  # code, tables and lists
+            for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z])", " ".join(paragraph.split())):
+                letters = sum(character.isalpha() or character == " " for character in sentence)
+                if (
+                    sentence.count(" ") >= 5
+                    and sentence[0].isupper()
+                    and sentence[-1] in ".!?"
+                    and letters > 0.9 * len(sentence)
+                ):
+                    yield sentence
+
+
+def _split_tickets(config: Config) -> tuple[Path, Path]:
+    """Two thirds to learn from, one third to be measured on, class by class."""
+    with TICKETS.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    random.Random(config.seed).shuffle(rows)
+    parts: dict[str, list[dict[str, str]]] = {"train": [], "test": []}
+    for label in sorted({row["label"] for row in rows}):
+        of_label = [row for row in rows if row["label"] == label]
+        parts["train"] += of_label[: len(of_label) * 2 // 3]
+        parts["test"] += of_label[len(of_label) * 2 // 3 :]
+    for name, part in parts.items():
+        with (config.out / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, ["text", "label"])
+            writer.writeheader()
+            writer.writerows(part)
+    return config.out / "train.csv", config.out / "test.csv"
+
+
+def _scores(train: Path, test: Path, ours: float) -> dict[str, float]:
+    from litebert.measure.baselines import bag_of_words, majority
+    from litebert.tasks import Classify
+
+    seen, unseen = Classify.read(train), Classify.read(test)
+    labels, truth = [str(x.label) for x in seen], [str(x.label) for x in unseen]
+    return {
+        "always the commonest class": majority(labels, truth),
+        "bag of words (tf-idf, logistic regression)": bag_of_words(
+            [x.text for x in seen], labels, [x.text for x in unseen], truth
+        ),
+        "litebert, pre-trained a minute and fine-tuned": ours,
+    }
+
+
+def _table(scores: dict[str, float]) -> Any:
+    from rich.table import Table
+
+    table = Table()
+    table.add_column("method")
+    table.add_column("accuracy", justify="right")
+    best = max(scores.values())
+    for name, value in scores.items():
+        table.add_row(name, f"[bold]{value:.3f}[/bold]" if value == best else f"{value:.3f}")
+    return table
+
+
+def _ask(folder: Path) -> list[tuple[str, Any]]:
+    from litebert.predict import load
+
+    return list(zip(ASKED, load(folder).predict(list(ASKED)), strict=True))
+
+
+def _compare_with_transformers(folder: Path) -> str:
+    """The largest difference between our scores and transformers' for the same folder and texts."""
+    try:
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    except ImportError:
+        return "transformers is not installed, so this step is skipped; pip install 'litebert[peers]' to see it"
+    import torch
+
+    from litebert.data.batches import collate
+    from litebert.predict import load
+
+    ours = load(folder)
+    theirs = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    inputs = AutoTokenizer.from_pretrained(folder)(list(ASKED), padding=True, return_tensors="pt")
+    task: Any = ours.task
+    batch = collate(ours.tokenizer.encode(ASKED), ours.tokenizer.pad_id)
+    with torch.inference_mode():
+        difference = (task.scores(ours.albert, batch) - theirs(**inputs).logits).abs().max().item()
+    same = torch.equal(batch.input_ids, inputs["input_ids"])
+    if not same or difference > 1e-4:
+        raise ConfigError(
+            f"transformers disagrees: same ids {same}, largest difference {difference:.1e}; please report this"
+        )
+    return f"same token ids, largest difference of the scores {difference:.1e}"
+
+
+def _write_report(
+    config: Config, result: Any, scores: dict[str, float], answers: Any, agreement: str, seconds: float
+) -> None:
+    from litebert.measure.report import Report
+    from litebert.train.log import read_metrics
+
+    metrics = read_metrics(config.out / "pretrained")
+    report = Report(
+        "litebert demo", f"From raw text to answers in {seconds:.0f} s on this machine, seed {config.seed}."
+    )
+    report.heading("Pre-training")
+    report.text(
+        "A tiny ALBERT (4 passes of one shared layer, hidden size 312) reads documentation text and learns to fill "
+        "in hidden words and to tell whether two passages were swapped."
+    )
+    report.curves(
+        metrics["step"], {"loss": metrics["loss"]}, "loss", "Loss of every step (faint) and its running mean."
+    )
+    report.heading("Fine-tuning")
+    report.table(["method", "accuracy on unseen messages"], list(scores.items()))
+    if scores["bag of words (tf-idf, logistic regression)"] > result.metrics["accuracy"]:
+        report.text(
+            "Bag of words wins here: a minute of pre-training on documentation is far too little to know English. "
+            "Pre-train longer, on more text, and this turns around."
+        )
+    report.confusion(
+        result.labels,
+        result.confusion,
+        f"{result.examples} unseen messages: rows are the truth, columns the model's answers.",
+    )
+    report.heading("Answers")
+    report.table(
+        ["message", "answer", "probability"], [[text, answer.label, answer.probability] for text, answer in answers]
+    )
+    report.heading("The same folder in transformers")
+    report.text(agreement[0].upper() + agreement[1:] + ".")
+    report.write(config.out / "report.html")

@@ -1,0 +1,85 @@
+"""Answer for every line of a file or of standard input; JSON lines out.
+
+Examples:
+  echo 'my parcel never came' | litebert predict --model runs/finetune
+  litebert predict --model runs/pretrain --input gaps.txt --output filled.jsonl
+
+A line is a text, or a JSON object with `text` (or `text_a` and `text_b`). CSV, TSV, JSONL and Parquet files work too.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from litebert.errors import DataError
+from litebert.files import replacing
+from litebert.recipes._shared import make_console
+
+
+@dataclass(frozen=True)
+class Config:
+    model: str
+    """Model folder, or a name on the hub."""
+    input: str = "-"
+    """File to read; - is standard input."""
+    output: str = "-"
+    """File to write; - is standard output."""
+    batch_size: int = 32
+    """Lines at a time."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to run."""
+
+
+def run(config: Config) -> None:
+    from litebert.predict import load
+    from litebert.train.runtime import pick_device
+
+    items = _items(config.input)
+    model = load(config.model).to(pick_device(config.device))
+    count = 0
+    with ExitStack() as stack:
+        if config.output == "-":
+            out = sys.stdout
+        else:
+            out = stack.enter_context(stack.enter_context(replacing(Path(config.output))).open("w", encoding="utf-8"))
+        while some := list(islice(items, config.batch_size)):
+            records = [model.parse(item, where) for where, item in some]
+            for answer in model.answer_records(records, config.batch_size):
+                out.write(json.dumps(asdict(answer), ensure_ascii=False) + "\n")
+            out.flush()  # a pipe's reader sees every batch as it is done
+            count += len(some)
+    if config.output != "-":
+        make_console().print(f"{count:,} answers in {config.output}", highlight=False)
+
+
+def _items(source: str) -> Iterator[tuple[str, Any]]:
+    """(where it stood, item) for every non-empty line or row."""
+    from litebert.data.labelled import FORMATS, read_rows, read_text
+
+    path = Path(source)
+    if source != "-" and set(path.suffixes) & set(FORMATS):
+        yield from ((row.where, row.values) for row in read_rows(path))
+        return
+    lines = sys.stdin if source == "-" else iter(read_text(path).splitlines())
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            where = f"{'standard input' if source == '-' else source}, line {number}"
+            yield where, _parse_line(line.strip(), where)
+
+
+def _parse_line(line: str, where: str) -> Any:
+    if not line.startswith("{"):
+        return line
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise DataError(
+            f"{where}: starts like a JSON object but is not one ({error}); fix it, or write plain text"
+        ) from error

@@ -1,0 +1,86 @@
+"""Train a vocabulary on text files, or import one.
+
+Examples:
+  litebert tokenizer --input a.txt b.txt.zst --vocab-size 30000 --out tok/
+  litebert tokenizer --input zh.txt --kind wordpiece --vocab-size 21128 --out tok/
+  litebert tokenizer --import-from spiece.model --out tok/
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from litebert.errors import ConfigError
+from litebert.recipes._shared import make_console, refuse_overwrite, write_run
+
+if TYPE_CHECKING:
+    from litebert.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Config:
+    out: Path
+    """Folder to write; transformers' AutoTokenizer reads it too."""
+    input: tuple[Path, ...] = ()
+    """Text files to learn from, plain or .gz .bz2 .xz .zst."""
+    import_from: Path | None = None
+    """Take over a spiece.model, vocab.txt or tokenizer.json instead of training."""
+    vocab_size: int = 30000
+    """How many tokens to learn; a small text may give fewer."""
+    kind: Literal["unigram", "wordpiece"] = "unigram"
+    """SentencePiece unigram for languages with spaces and any other; WordPiece as the Chinese models use it."""
+    lowercase: bool = True
+    """Fold upper case to lower case."""
+    strip_accents: bool = True
+    """Fold é to e. Vowel signs and tones of other scripts are always kept."""
+    fold_punctuation: bool = False
+    """With an imported vocab.txt: map curly quotes, dashes and full-width letters to what the vocabulary has."""
+    seed: int = 0
+    """Seed of the sample of lines when the text is large."""
+
+
+def run(config: Config) -> None:
+    if bool(config.input) == (config.import_from is not None):
+        raise ConfigError("give either --input FILES to train on, or --import-from FILE to take a vocabulary over")
+    refuse_overwrite(config.out / "tokenizer.json", "tokenizer")
+    console = make_console()
+    tokenizer = _train(config) if config.import_from is None else _import(config, config.import_from)
+    tokenizer.save(config.out)
+    write_run(config.out, "tokenizer", config)
+    asked = f" (asked for {config.vocab_size:,})" if config.input and tokenizer.vocab_size != config.vocab_size else ""
+    console.print(f"{tokenizer.vocab_size:,} tokens{asked} in {config.out}", highlight=False)
+    console.print(f"next: litebert prepare --input FILES --tokenizer {config.out} --out shards/", highlight=False)
+
+
+def _import(config: Config, path: Path) -> Tokenizer:
+    from litebert.tokenizer import Tokenizer
+
+    if path.suffix == ".txt":
+        return Tokenizer.from_vocab(path, lowercase=config.lowercase, fold_punctuation=config.fold_punctuation)
+    if config.fold_punctuation:
+        raise ConfigError(f"--fold-punctuation is for a vocab.txt; {path.name} normalises its own way")
+    return Tokenizer.load(path)
+
+
+def _train(config: Config) -> Tokenizer:
+    from litebert.data.corpus import read_lines, size_on_disk
+    from litebert.tokenizer import train_unigram, train_wordpiece
+    from litebert.train.log import counting
+
+    console = make_console()
+    with counting(console, "reading, then learning pieces", size_on_disk(config.input)) as progress:
+        task = progress.task_ids[0]
+        lines = read_lines(config.input, lambda read: progress.advance(task, read))
+        if config.kind == "wordpiece":
+            return train_wordpiece(
+                lines, config.vocab_size, lowercase=config.lowercase, strip_accents=config.strip_accents
+            )
+        return train_unigram(
+            lines,
+            config.vocab_size,
+            lowercase=config.lowercase,
+            strip_accents=config.strip_accents,
+            seed=config.seed,
+        )
