@@ -34,6 +34,7 @@ PROSE = [
     "His grandmother's recipe called for 3 eggs, £2 of butter and a lot of patience.",
     "When the train stopped between stations, people began to talk to each other.",
     "The library was closed on Mondays, so Tuesday mornings were always busy.",
+    "A quick brown fox jumps over the lazy dog; xylophones, 0 1 2 3 4 5 6 7 8 9!",
 ] * 12  # fmt: skip
 
 
@@ -55,7 +56,11 @@ def data() -> Path:
 def peer(name: str) -> ModuleType:
     """An oracle library."""
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
+        if name == "transformers":
+            module.logging.disable_progress_bar()
+            module.logging.set_verbosity_error()
+        return module
     except ImportError:
         missing(name)
         raise

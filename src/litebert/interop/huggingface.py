@@ -79,7 +79,7 @@ def save_folder(folder: Path, model: Albert, tokenizer: Tokenizer, task: Task[An
 
     config.json comes last: a folder without it is unfinished.
     """
-    tensors = {name: tensor.contiguous() for name, tensor in tensors_of(model)}
+    tensors = dict(tensors_of(model))
     tokenizer.save(folder, model.config.max_position_embeddings)
     with replacing(folder / "model.safetensors") as temporary:
         safetensors.torch.save_file(tensors, temporary, metadata={"format": "pt"})
@@ -146,7 +146,8 @@ def tensors_of(model: Albert) -> Iterator[tuple[str, Tensor]]:
     states = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     for ours, theirs, part in name_map(model):
         if ours in states:
-            yield theirs, states[ours] if part is None else states[ours].chunk(3)[part].clone()
+            tensor = states[ours] if part is None else states[ours].chunk(3)[part]
+            yield theirs, tensor.clone()  # safetensors takes no two names for one memory
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
@@ -321,11 +322,9 @@ def _read_bin(path: Path) -> dict[str, Tensor]:
             f"{path}: holds Python objects beside tensors and could run code, so it is not opened; "
             "get the model.safetensors version"
         ) from error
-    except (RuntimeError, EOFError, ValueError, KeyError, OSError, AttributeError) as error:
-        raise CheckpointError(
-            f"{path}: not a PyTorch file or damaged ({str(error).splitlines()[0] if str(error) else error!r}); "
-            "download it again"
-        ) from error
+    except Exception as error:  # noqa: BLE001 the restricted unpickler fails in every way on what is not a pickle
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise CheckpointError(f"{path}: not a PyTorch file or damaged ({reason}); download it again") from error
     if not isinstance(tensors, dict) or not all(
         isinstance(x, Tensor) and isinstance(key, str) for key, x in tensors.items()
     ):

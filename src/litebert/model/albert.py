@@ -92,7 +92,8 @@ class AlbertConfig:
 
     def group(self, layer: int) -> int:
         """The group a layer belongs to, by the paper's own rule."""
-        return int(layer / self.num_hidden_layers * self.num_hidden_groups)
+        group = int(layer / self.num_hidden_layers * self.num_hidden_groups)
+        return min(group, self.num_hidden_groups - 1)  # a run deeper than the model goes on with the last group
 
     def blocks_of(self, half: Literal["attention", "ffn"]) -> int:
         """How many distinct blocks of this half exist."""
@@ -263,7 +264,8 @@ class Encoder(nn.Module):
                 f"truncate it to {limit}"
             )
         segments = torch.zeros_like(positions) if segments is None else segments
-        embedded = words + self.position_embeddings(positions) + self.segment_embeddings(segments)
+        # in transformers' order of addition, so that even the rounding is the same
+        embedded = words + self.segment_embeddings(segments) + self.position_embeddings(positions)
         return self.project(self.embedding_dropout(self.embedding_norm(embedded)))
 
     def _run(self, hidden: Tensor, layout: Layout, depth: int | None) -> Tensor:  # (T, H)

@@ -217,7 +217,7 @@ def _ask(folder: Path) -> list[tuple[str, Any]]:
 def _compare_with_transformers(folder: Path) -> str:
     """The largest difference between our scores and transformers' for the same folder and texts."""
     try:
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer, logging
     except ImportError:
         return "transformers is not installed, so this step is skipped; pip install 'litebert[peers]' to see it"
     import torch
@@ -225,6 +225,7 @@ def _compare_with_transformers(folder: Path) -> str:
     from litebert.data.batches import collate
     from litebert.predict import load
 
+    logging.disable_progress_bar()
     ours = load(folder)
     theirs = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     inputs = AutoTokenizer.from_pretrained(folder)(list(ASKED), padding=True, return_tensors="pt")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import unicodedata
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -55,7 +57,9 @@ class Encoding:
     def offsets(self) -> list[tuple[int, int]]:
         """`text[start:end]` is what each token came from, without white space around; (0, 0) for the frame."""
         spans = []
-        for (start, end), sequence in zip(self._raw.offsets, self._raw.sequence_ids, strict=True):
+        raw = list(zip(self._raw.offsets, self._raw.sequence_ids, strict=True))
+        starts = {(sequence, start) for (start, _), sequence in raw}
+        for (start, end), sequence in raw:
             if sequence is None:
                 spans.append((0, 0))
                 continue
@@ -64,6 +68,9 @@ class Encoding:
                 start += 1
             while end > start and text[end - 1].isspace():
                 end -= 1
+            # an accent that was dropped, or joined to its letter, belongs to the token of that letter
+            while start < end < len(text) and _continues_character(text[end]) and (sequence, end) not in starts:
+                end += 1
             spans.append((start, end))
         return spans
 
@@ -92,12 +99,19 @@ class Tokenizer:
         path = Path(path)
         content = read_limited(path)
         model = parse_spiece(content, str(path))
-        if UNIGRAM_SPECIALS["unk"] not in model.pieces:
+        missing = [token for token in UNIGRAM_SPECIALS.values() if token not in model.pieces]
+        if missing:
             raise CheckpointError(
-                f"{path}: has no {UNIGRAM_SPECIALS['unk']} piece, which ALBERT's vocabularies have; "
-                "train one with litebert tokenizer"
+                f"{path}: lacks {', '.join(missing)}, which ALBERT's vocabularies have; "
+                "it is another model's: train one with litebert tokenizer"
             )
-        return cls(unigram_pipeline(model, google_normalizer(model.charsmap)), UNIGRAM_SPECIALS, spiece=content)
+        try:
+            normalizer = google_normalizer(model.charsmap)
+        except Exception as error:  # the library's only type for this
+            raise CheckpointError(
+                f"{path}: its normalisation rules are damaged ({error}); download or train it again"
+            ) from error
+        return cls(unigram_pipeline(model, normalizer), UNIGRAM_SPECIALS, spiece=content)
 
     @classmethod
     def from_vocab(
@@ -114,12 +128,12 @@ class Tokenizer:
         """
         path = Path(path)
         try:
-            tokens = read_limited(path).decode("utf-8").splitlines()
+            lines = io.StringIO(read_limited(path).decode("utf-8"), newline=None)  # str.splitlines splits at U+2028 too
         except UnicodeDecodeError as error:
             raise CheckpointError(
                 f"{path}: byte {error.start} is not UTF-8; a vocab.txt is UTF-8, one token per line"
             ) from error
-        vocabulary = {token.rstrip("\r\n"): number for number, token in enumerate(tokens)}
+        vocabulary = {line.rstrip("\n"): number for number, line in enumerate(lines)}
         missing = [token for token in WORDPIECE_SPECIALS.values() if token not in vocabulary]
         if missing:
             raise CheckpointError(
@@ -202,7 +216,19 @@ class Tokenizer:
         inputs = _checked_inputs(texts, pairs)
         pipeline = self._pipeline if max_length is None else self._truncating(max_length, truncation)
         encodings = []
-        for raw, given in zip(pipeline.encode_batch([x if len(x) == 2 else x[0] for x in inputs]), inputs, strict=True):
+        try:
+            results = pipeline.encode_batch([x if len(x) == 2 else x[0] for x in inputs])
+        except TypeError as error:  # all are strings here, so this is the one kind of string that UTF-8 cannot hold
+            raise DataError(
+                "a text holds half of a surrogate pair, which is no character; "
+                "clean it with text.encode('utf-8', 'replace').decode()"
+            ) from error
+        except Exception as error:  # the library's only type for this
+            raise DataError(
+                f"truncation={truncation!r} cannot bring every text to max_length={max_length} ({error}); "
+                "use longest_first or a larger max_length"
+            ) from error
+        for raw, given in zip(results, inputs, strict=True):
             encoding = Encoding(raw.ids, raw.type_ids, raw, given)
             if not self._warned and self.unk_id in encoding.ids:
                 self._warn_if_unknown(encoding)
@@ -258,6 +284,15 @@ class Tokenizer:
             )
 
 
+def _continues_character(character: str) -> bool:
+    """Whether it is drawn with the character before it: a mark, or a later letter of a Korean syllable."""
+    return character >= "\u0300" and (
+        unicodedata.category(character).startswith("M")
+        or "\u1160" <= character <= "\u11ff"
+        or "\ud7b0" <= character <= "\ud7ff"
+    )
+
+
 def _read_settings(folder: Path) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
@@ -279,7 +314,7 @@ def _special_tokens(settings: dict[str, Any], pipeline: tokenizers.Tokenizer) ->
 
 
 def _checked_inputs(texts: Sequence[str], pairs: Sequence[str] | None) -> list[tuple[str, ...]]:
-    if isinstance(texts, str):
+    if isinstance(texts, str) or isinstance(pairs, str):
         raise DataError("encode takes a list of texts; wrap a single one: encode([text])")
     if pairs is not None and len(pairs) != len(texts):
         raise DataError(f"{len(texts)} texts and {len(pairs)} second texts; every text needs one partner")

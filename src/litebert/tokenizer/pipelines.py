@@ -19,6 +19,9 @@ WORDPIECE_SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[S
 # What Python's str.split() splits on, which is how Google's code cleans white space; the regex \s is narrower.
 _WHITE_SPACE = r"[\t-\r\x{1c}-\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]+"
 
+# Control characters that SentencePiece's compiled rules delete.
+_CONTROL = r"[\x{1}-\x{8}\x{e}-\x{1b}\x{7f}\x{8f}\x{9f}]"
+
 # The blocks of accents that Latin, Greek and Cyrillic letters decompose into. Marks of other scripts are vowels
 # and tones (Hindi, Thai, Arabic): a vocabulary trained here keeps them.
 _ACCENTS = r"[\x{300}-\x{36f}\x{1ab0}-\x{1aff}\x{1dc0}-\x{1dff}\x{20d0}-\x{20ff}\x{fe20}-\x{fe2f}]"
@@ -39,7 +42,8 @@ def google_normalizer(charsmap: bytes) -> normalizers.Normalizer:
         normalizers.Lowercase(),
     ]
     if charsmap:
-        steps.append(normalizers.Precompiled(charsmap))
+        # Precompiled would delete these too, but at the start of a text it shifts every offset when it does.
+        steps += [normalizers.Replace(Regex(_CONTROL), ""), normalizers.Precompiled(charsmap)]
     # The compiled rules turn some characters into spaces, so runs and ends are tidied after them.
     steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]
     return normalizers.Sequence(steps)
@@ -48,16 +52,17 @@ def google_normalizer(charsmap: bytes) -> normalizers.Normalizer:
 def litebert_normalizer(lowercase: bool, strip_accents: bool) -> normalizers.Normalizer:
     """The same clean-up for vocabularies trained here: equal on Latin script, and safe for every other."""
     steps: list[normalizers.Normalizer] = [
-        normalizers.Nmt(),
         normalizers.Replace(Regex(_WHITE_SPACE), " "),
-        normalizers.Strip(),
+        normalizers.Nmt(),
+        normalizers.NFKD(),
     ]
-    steps.append(normalizers.NFKD())
     if strip_accents:
         steps.append(normalizers.Replace(Regex(_ACCENTS), ""))
     if lowercase:
         steps.append(normalizers.Lowercase())
     steps.append(normalizers.NFC())  # Hangul and kana back to one character per syllable
+    # A free-standing accent decomposes into a space and a mark, so runs and ends are tidied last.
+    steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]
     return normalizers.Sequence(steps)
 
 
@@ -112,6 +117,12 @@ def wordpiece_normalizer(
             bert,
         ]
     )
+
+
+def marks_normalizer(strip_accents: bool) -> normalizers.Normalizer:
+    """Accents off for vocabularies trained here, before BERT's clean-up, which would take Hindi's vowels off too."""
+    accents = [normalizers.Replace(Regex(_ACCENTS), "")] if strip_accents else []
+    return normalizers.Sequence([normalizers.NFD(), *accents, normalizers.NFC()])
 
 
 def _framed(tokenizer: Tokenizer, specials: dict[str, str]) -> Tokenizer:

@@ -6,6 +6,7 @@ compiled table of the normalisation rules.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ def parse_spiece(content: bytes, source: str) -> SentencePieceModel:
     pieces: list[str] = []
     scores: list[float] = []
     kinds: list[int] = []
-    charsmap = b""
+    charsmap: bytes | None = None
     try:
         for field, value in _fields(content):
             if field == 1:  # one piece
@@ -48,6 +49,8 @@ def parse_spiece(content: bytes, source: str) -> SentencePieceModel:
                 pieces.append(piece[1].decode("utf-8"))
                 scores.append(struct.unpack("<f", piece.get(2, b"\0\0\0\0"))[0])
                 kinds.append(piece.get(3, 1))
+                if not math.isfinite(scores[-1]):
+                    raise ValueError(f"piece {len(pieces) - 1} scores {scores[-1]}")
             elif field == 2:  # how it was trained
                 algorithm = dict(_fields(value)).get(3, UNIGRAM)
                 if algorithm != UNIGRAM:
@@ -56,7 +59,7 @@ def parse_spiece(content: bytes, source: str) -> SentencePieceModel:
                         "train a unigram model"
                     )
             elif field == 3:  # how it normalises
-                charsmap = dict(_fields(value)).get(2, b"")
+                charsmap = bytes(memoryview(dict(_fields(value)).get(2, b"")))
     except (
         IndexError,
         KeyError,
@@ -73,6 +76,8 @@ def parse_spiece(content: bytes, source: str) -> SentencePieceModel:
         raise CheckpointError(
             f"{source}: holds no pieces, so it is not a SentencePiece model; download or train it again"
         )
+    if charsmap is None:  # every model ends with its normalisation rules, even when they are none
+        raise CheckpointError(f"{source}: ends after {len(pieces)} pieces, without its settings; download it again")
     return SentencePieceModel(pieces, scores, kinds, charsmap)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator
 
-from tokenizers import trainers
+from tokenizers import normalizers, trainers
 
 from litebert.errors import ConfigError, DataError, require_extra
 from litebert.tokenizer.core import Tokenizer
@@ -13,6 +13,7 @@ from litebert.tokenizer.pipelines import (
     UNIGRAM_SPECIALS,
     WORDPIECE_SPECIALS,
     litebert_normalizer,
+    marks_normalizer,
     unigram_pipeline,
     wordpiece_pipeline,
 )
@@ -81,9 +82,10 @@ def train_wordpiece(
     blank = wordpiece_pipeline(
         {token: number for number, token in enumerate(specials)},
         lowercase=lowercase,
-        strip_accents=strip_accents,
+        strip_accents=False,
         fold_punctuation=True,
     )
+    blank.normalizer = normalizers.Sequence([marks_normalizer(strip_accents), blank.normalizer])
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         special_tokens=specials,

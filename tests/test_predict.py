@@ -1,0 +1,115 @@
+"""What `litebert.load` returns, and where it looks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import litebert
+from litebert.model import Albert
+from litebert.predict import Model
+from litebert.tasks import Classify
+from tests.conftest import PROSE, REPOSITORY
+
+
+def test_the_encoder_takes_ids_and_gives_batch_length_hidden(model: Model) -> None:
+    assert model.encoder(torch.tensor([[2, 7, 3], [2, 8, 3]])).shape == (2, 3, 32)
+
+
+def test_embed_gives_one_float32_vector_per_text_in_their_order(model: Model) -> None:
+    texts = [PROSE[0] * 3, "one", PROSE[1]]
+    together = model.embed(texts)
+    assert together.shape == (3, 32)
+    assert together.dtype == np.float32
+    one_by_one = np.concatenate([model.embed([text]) for text in texts])
+    np.testing.assert_allclose(together, one_by_one, atol=1e-5)
+    assert model.embed([]).shape == (0, 32)
+
+
+def test_fill_mask_gives_the_likeliest_tokens_with_the_text_filled(model: Model) -> None:
+    fills = model.fill_mask("the [MASK] opened at five", top=3)
+    assert len(fills) == 3
+    probabilities = [fill.probability for fill in fills]
+    assert probabilities == sorted(probabilities, reverse=True)
+    for fill in fills:
+        assert fill.token.strip("▁") in fill.text
+        assert "[MASK]" not in fill.text
+
+
+def test_fill_mask_gives_a_list_per_mask_and_refuses_none(model: Model) -> None:
+    several = model.fill_mask("the [MASK] opened at [MASK]", top=2)
+    assert [len(fills) for fills in several] == [2, 2]
+    with pytest.raises(litebert.DataError, match=r"no \[MASK\].*put \[MASK\] where a word is missing"):
+        model.fill_mask("nothing is missing")
+    with pytest.raises(litebert.ConfigError, match="top=0 must be at least 1"):
+        model.fill_mask("a [MASK]", top=0)
+
+
+def test_predict_answers_strings_pairs_and_mappings_alike(model: Model) -> None:
+    task = Classify(["a", "b"])
+    classifier = Model(Albert(model.config, {"classify": task.head(model.config)}).eval(), model.tokenizer, task)
+    by_string, by_mapping = classifier.predict(["some text"])[0], classifier.predict([{"text": "some text"}])[0]
+    assert by_string == by_mapping
+    assert sum(by_string.probabilities.values()) == pytest.approx(1)
+    assert by_string.probability == max(by_string.probabilities.values())
+    pair, as_mapping = classifier.predict([("left", "right"), {"text_a": "left", "text_b": "right"}])
+    assert pair.probabilities == pytest.approx(as_mapping.probabilities)
+    assert classifier.predict([]) == []
+    with pytest.raises(litebert.DataError, match="input 2: '3' must be a string"):
+        classifier.predict(["fine", 3])
+    with pytest.raises(litebert.DataError, match=r"wrap a single text: predict\(\[text\]\)"):
+        classifier.predict("not a list")
+
+
+def test_the_batch_size_does_not_change_answers(model: Model) -> None:
+    texts = [f"{text} [MASK]" for text in PROSE[:7]]
+    small, large = model.predict(texts, batch_size=2), model.predict(texts, batch_size=7)
+    for one, other in zip(small, large, strict=True):
+        assert [fill.token for fill in one.masks[0]] == [fill.token for fill in other.masks[0]]
+
+
+def test_a_bare_encoder_says_that_it_answers_nothing(model: Model) -> None:
+    bare = Model(Albert(model.config), model.tokenizer)
+    with pytest.raises(litebert.ConfigError, match="teach it with: litebert finetune"):
+        bare.predict(["x"])
+    with pytest.raises(litebert.ConfigError, match="no masked-token head"):
+        bare.fill_mask("a [MASK]")
+
+
+def test_answering_leaves_the_model_in_training_if_it_was(model: Model) -> None:
+    model.albert.train()
+    model.embed(["text"])
+    assert model.albert.training
+
+
+@pytest.mark.parametrize("name", ["no/such/folder", "../elsewhere", "a b"])
+def test_a_name_that_is_neither_folder_nor_hub_name_says_so(name: str) -> None:
+    with pytest.raises(litebert.CheckpointError, match="no such folder, and not a hub name"):
+        litebert.load(name)
+
+
+def test_a_hub_name_loads_from_the_hub_s_own_cache_without_network(model: Model, tmp_path: Path) -> None:
+    repository = tmp_path / "hub" / "models--someone--albert-test"
+    model.save(repository / "snapshots" / ("0" * 40))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    code = "import litebert; print(litebert.load('someone/albert-test').config.hidden_size)"
+    environment = os.environ | {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "32"
+    absent = code.replace("albert-test", "absent")
+    refused = subprocess.run([sys.executable, "-c", absent], env=environment, capture_output=True, text=True, check=False)
+    assert "someone/absent: no such folder here, and the hub did not give it" in refused.stderr
+
+
+def test_torch_hub_loads_a_folder(model: Model, tmp_path: Path) -> None:
+    model.save(tmp_path)
+    loaded = torch.hub.load(str(REPOSITORY), "albert", str(tmp_path), source="local")
+    ids = torch.tensor([[2, 9, 3]])
+    assert torch.equal(loaded.encoder(ids), model.encoder(ids))
