@@ -3,7 +3,7 @@
     PYTHONPATH=src python bench/attention.py
 
 Variable-length and FlexAttention kernels exist on GPUs in half precision only, so this is a script and not a test. Each
-backend's error against float32 must stay within twice the error that SDPA in bf16 has itself; otherwise it exits with 1.
+backend's error against float32 must stay within twice the error that SDPA has in bf16; otherwise it exits with 1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ LENGTHS = [512, 300, 128, 77, 16, 1, 450, 211, 64, 350]
 REPEATS = 20
 
 
-def run(encoder: Encoder, backend: Backend, ids: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def run(
+    encoder: Encoder, backend: Backend, ids: torch.Tensor, lengths: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Hidden states of packed sequences, and the gradient of the fused q, k, v matrix."""
     encoder.backend = backend
     encoder.zero_grad()
@@ -51,7 +53,9 @@ def main() -> int:
     torch.backends.cuda.matmul.allow_tf32 = False
     lengths = torch.tensor(LENGTHS, device="cuda")
     ids = torch.randint(5, 30000, (int(lengths.sum()),), device="cuda")
-    table = Table(title=f"ALBERT-base, {len(LENGTHS)} sequences packed, forward and backward, {torch.cuda.get_device_name()}")
+    table = Table(
+        title=f"ALBERT-base, {len(LENGTHS)} sequences packed, forward and backward, {torch.cuda.get_device_name()}"
+    )
     for column in ("attention bias", "backend", "hidden error", "gradient error", "ms", "verdict"):
         table.add_column(column, justify="left" if column in ("attention bias", "backend", "verdict") else "right")
     fine = True
@@ -65,7 +69,9 @@ def main() -> int:
         half.load_state_dict(reference.state_dict())
         half.bfloat16()
         limit = (0.0, 0.0)
-        backends: tuple[Backend, ...] = ("sdpa", "eager", "varlen", "flex") if not distance else ("sdpa", "eager", "flex")
+        backends: tuple[Backend, ...] = (
+            ("sdpa", "eager", "varlen", "flex") if not distance else ("sdpa", "eager", "flex")
+        )
         for backend in backends:
             hidden, gradient = run(half, backend, ids, lengths)
             error = float((hidden - exact).norm() / exact.norm())
@@ -76,7 +82,9 @@ def main() -> int:
             fine &= good
             cost = milliseconds(half, backend, ids, lengths)
             name = "relative, 32" if distance else "none"
-            table.add_row(name, backend, f"{error:.2e}", f"{gradient_error:.2e}", f"{cost:.2f}", "agrees" if good else "DIFFERS")
+            table.add_row(
+                name, backend, f"{error:.2e}", f"{gradient_error:.2e}", f"{cost:.2f}", "agrees" if good else "DIFFERS"
+            )
     Console(width=110).print(table)
     return 0 if fine else 1
 

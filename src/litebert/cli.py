@@ -37,7 +37,7 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    name, *flags = argv if argv is not None else sys.argv[1:] or ["--help"]
+    name, *flags = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help"):
         print(_overview())
         return 0
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(name, flags)
     except LitebertError as error:
-        print(f"litebert: {error}", file=sys.stderr)
+        print("litebert:", " ".join(str(error).splitlines()), file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt:
         print("litebert: interrupted", file=sys.stderr)
@@ -77,6 +77,7 @@ def parse(config: type[Any], name: str, flags: Sequence[str], description: str =
     import tyro
 
     flags = _with_toml(config, list(flags))
+    description = f"{description.strip()}\n\n--config FILE takes settings from a TOML file; flags count over it."
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -89,6 +90,7 @@ def parse(config: type[Any], name: str, flags: Sequence[str], description: str =
 
 def _with_toml(config: type[Any], flags: list[str]) -> list[str]:
     """Put the settings of a `--config FILE` before the flags."""
+    flags = [part for flag in flags for part in (flag.split("=", 1) if flag.startswith("--config=") else [flag])]
     if "--config" not in flags:
         return flags
     at = flags.index("--config")
@@ -104,6 +106,10 @@ def _with_toml(config: type[Any], flags: list[str]) -> list[str]:
             raise ConfigError(
                 f"{path}: {key!r} is not a setting of this command{_did_you_mean(field, sorted(known))}; "
                 f"it has {', '.join(sorted(known))}"
+            )
+        if isinstance(value, dict):
+            raise ConfigError(
+                f"{path}: [{key}] is a table; write settings as lines of their own, such as: steps = 1000"
             )
         given += _as_flag(field.replace("_", "-"), value)
     return given + flags  # of a flag given twice the later one counts

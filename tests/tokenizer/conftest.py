@@ -9,18 +9,22 @@ import pytest
 from litebert.tokenizer import Tokenizer, train_unigram, train_wordpiece
 from tests.conftest import PROSE
 
-MANY_SCRIPTS = PROSE + [
-    "हिन्दी में लिखा हुआ एक छोटा वाक्य",
-    "ภาษาไทยที่เขียนติดกันทั้งประโยค",
-    "한국어로 쓴 짧은 문장입니다",
-    "中文句子很短，没有空格",
-    "日本語のテキスト、ガギグ",
-    "שָׁלוֹם לְכֻלָּם",
-    "مرحبًا بالعالم",
-    "Žluťoučký kůň, une école naïve",
-    "½ cup, ﬁne, Ｆｕｌｌ width…",
-    "👩‍👩‍👧‍👦 👍🏽 🇩🇪 - “so” ‘it’ — is",
-] * 12
+MANY_SCRIPTS = (
+    PROSE
+    + [
+        "हिन्दी में लिखा हुआ एक छोटा वाक्य",
+        "ภาษาไทยที่เขียนติดกันทั้งประโยค",
+        "한국어로 쓴 짧은 문장입니다",
+        "中文句子很短，没有空格",
+        "日本語のテキスト、ガギグ",
+        "שָׁלוֹם לְכֻלָּם",
+        "مرحبًا بالعالم",
+        "Žluťoučký kůň, une école naïve",
+        "½ cup, ﬁne, Ｆｕｌｌ width…",
+        "👩‍👩‍👧‍👦 👍🏽 🇩🇪 - “so” ‘it’ — is",
+    ]
+    * 12
+)
 
 
 @pytest.fixture(scope="session")

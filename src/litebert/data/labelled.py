@@ -32,7 +32,7 @@ class Row:
 
 def read_rows(path: Path) -> list[Row]:
     """All rows of a table. The suffix before any compression names the format."""
-    kind = path.with_suffix("").suffix if path.suffix in COMPRESSED else path.suffix
+    kind = format_of(path)
     if kind not in FORMATS:
         raise DataError(
             f"{path}: unknown format {kind!r}; "
@@ -48,6 +48,11 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
+def format_of(path: Path) -> str:
+    """The suffix that names the format: the one before any compression."""
+    return path.with_suffix("").suffix if path.suffix in COMPRESSED else path.suffix
+
+
 def read_text(path: Path) -> str:
     """A whole text file; UTF-8, with or without a byte-order mark."""
     content = _read_bytes(path)
@@ -57,7 +62,7 @@ def read_text(path: Path) -> str:
         line = content.count(b"\n", 0, error.start) + 1
         byte = content[error.start]
         raise DataError(
-            f"{path}, line {line}: byte 0x{byte:02x} is not UTF-8; convert it first: iconv -f ENCODING -t UTF-8 {path}"
+            f"{path}, line {line}: byte 0x{byte:02x} is not UTF-8; convert it first, with: iconv -f ENCODING -t UTF-8"
         ) from error
 
 
@@ -83,7 +88,7 @@ def _delimited(path: Path, text: str, delimiter: str) -> Iterator[Row]:
             if not any(cell.strip() for cell in cells):
                 continue
             if header is None:
-                header = _checked_header(path, [cell.strip() for cell in cells])
+                header = _checked_header(path, began, [cell.strip() for cell in cells])
                 continue
             if len(cells) != len(header):
                 raise DataError(
@@ -92,18 +97,21 @@ def _delimited(path: Path, text: str, delimiter: str) -> Iterator[Row]:
                 )
             yield Row(dict(zip(header, cells, strict=True)), path, began)
     except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: {error}; check the quotes, or save as .jsonl") from error
+        # the row's first line: a quote that nobody closes is noticed only at the end of the file
+        raise DataError(f"{path}, line {line + 1}: {error}; check the quotes, or save as .jsonl") from error
 
 
-def _checked_header(path: Path, header: list[str]) -> list[str]:
+def _checked_header(path: Path, line: int, header: list[str]) -> list[str]:
     repeated = {name for name in header if header.count(name) > 1}
     if repeated:
-        raise DataError(f"{path}, line 1: column {sorted(repeated)[0]!r} appears twice; give every column its own name")
+        raise DataError(
+            f"{path}, line {line}: column {sorted(repeated)[0]!r} appears twice; give every column its own name"
+        )
     return header
 
 
 def _jsonl(path: Path, text: str) -> Iterator[Row]:
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: U+2028 may stand in a JSON string
         if not line.strip():
             continue
         try:

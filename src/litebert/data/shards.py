@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -40,7 +42,7 @@ class ShardIndex:
 
 
 class ShardWriter:
-    """Collects token ids and writes shards; `finish` makes the folder valid."""
+    """Collects token ids and writes shards; `finish` makes the folder valid, an error in its block empties it."""
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, shard_tokens: int = 1 << 26) -> None:
         self.folder = folder
@@ -54,6 +56,16 @@ class ShardWriter:
         self._sha256: dict[str, str] = {}
         self._starts_word = starts_word(tokenizer)
         (folder / "index.json").unlink(missing_ok=True)
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            for name in self._sha256:
+                (self.folder / name).unlink(missing_ok=True)
+            with suppress(OSError):  # somebody else's files are there, or nothing is
+                self.folder.rmdir()
 
     def add(self, documents: Iterable[list[list[int]]]) -> None:
         """Add documents, each a list of sentences, each a list of ids."""
@@ -117,12 +129,13 @@ class Shards:
             self.index = ShardIndex(**read_json(folder / "index.json"))
             if self.index.format != FORMAT:
                 raise TypeError(f"format {self.index.format}, this version reads {FORMAT}")
+            dtype, names = np.dtype(self.index.dtype), sorted(self.index.sha256)
         except TypeError as error:
             raise DataError(
                 f"{folder / 'index.json'}: not an index of shards ({error}); run litebert prepare again"
             ) from error
-        self.ids = [self._map(name, self.index.dtype) for name in sorted(self.index.sha256) if name.endswith(".ids")]
-        self.bits = [self._map(name, "uint8") for name in sorted(self.index.sha256) if name.endswith(".bits")]
+        self.ids = [self._map(name, dtype) for name in names if name.endswith(".ids")]
+        self.bits = [self._map(name, np.dtype(np.uint8)) for name in names if name.endswith(".bits")]
         lengths = [len(ids) for ids in self.ids]
         if sum(lengths) != self.index.tokens or lengths != [len(bits) for bits in self.bits]:
             raise DataError(
@@ -139,11 +152,14 @@ class Shards:
             )
         return tokenizer
 
-    def _map(self, name: str, dtype: str) -> np.ndarray:
+    def _map(self, name: str, dtype: np.dtype) -> np.ndarray:
         path = self.folder / name
         if Path(name).name != name or not path.is_file():
             raise DataError(f"{path}: named in index.json but not there; run litebert prepare again")
-        return np.memmap(path, dtype=np.dtype(dtype), mode="r")
+        try:
+            return np.memmap(path, dtype=dtype, mode="r")
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: cannot be read ({error}); run litebert prepare again") from error
 
 
 # Scripts written without spaces between words: Thai to Tibetan, Burmese, Khmer, kana, Chinese characters.
@@ -158,7 +174,12 @@ def starts_word(tokenizer: Tokenizer) -> np.ndarray:
     marks_starts = any(token.startswith("▁") for token in tokens)
     continues = [
         token.startswith("##")
-        or (marks_starts and any(c.isalnum() for c in token) and "▁" not in token and not _NO_SPACES.search(token))
+        or (marks_starts and _has_letters(token) and "▁" not in token and not _NO_SPACES.search(token))
         for token in tokens
     ]
     return ~np.array(continues)
+
+
+def _has_letters(token: str) -> bool:
+    """Letters, digits, or the marks that stand on letters: in many scripts a vowel is one."""
+    return any(unicodedata.category(character)[0] in "LNM" for character in token)

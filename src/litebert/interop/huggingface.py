@@ -322,7 +322,7 @@ def _read_bin(path: Path) -> dict[str, Tensor]:
             f"{path}: holds Python objects beside tensors and could run code, so it is not opened; "
             "get the model.safetensors version"
         ) from error
-    except Exception as error:  # noqa: BLE001 the restricted unpickler fails in every way on what is not a pickle
+    except Exception as error:  # the restricted unpickler fails in every way on what is not a pickle
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise CheckpointError(f"{path}: not a PyTorch file or damaged ({reason}); download it again") from error
     if not isinstance(tensors, dict) or not all(

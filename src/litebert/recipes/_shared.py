@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import platform
 import subprocess
 import sys
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 INTERRUPTED = 130
+SEED_LIMIT = 1 << 32  # what sentencepiece takes; torch and numpy take more
 
 
 def make_console() -> Console:
@@ -27,8 +29,27 @@ def make_console() -> Console:
     return Console(stderr=True, soft_wrap=True)
 
 
+def check_numbers(config: Any, *counts: str) -> None:
+    """The settings named must be 1 or more; a seed must be one that every library takes."""
+    for name in counts:
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{name}={getattr(config, name)} must be at least 1")
+    seed = getattr(config, "seed", 0)
+    if not 0 <= seed < SEED_LIMIT:
+        raise ConfigError(f"seed={seed} must lie between 0 and {SEED_LIMIT - 1}")
+
+
+def refuse_unwritable(out: Path) -> None:
+    """Stop before working for results that cannot be kept."""
+    nearest = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        problem = "you may not write there" if nearest.is_dir() else f"{nearest} is not a folder"
+        raise ConfigError(f"{out}: cannot hold the results ({problem}); choose another --out")
+
+
 def refuse_overwrite(path: Path, made_by: str) -> None:
     """Stop before replacing somebody's results."""
+    refuse_unwritable(path.parent)
     if path.exists():
         raise ConfigError(
             f"{path.parent} already holds a finished {made_by} ({path.name}); choose another --out, or delete it first"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from litebert.errors import ConfigError, DataError
 from litebert.files import atomic_write
 from litebert.recipes import evaluate, finetune, prepare, pretrain, tokenizer
-from litebert.recipes._shared import INTERRUPTED, make_console
+from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, refuse_unwritable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,6 +48,9 @@ class Config:
     """Times to go through the labelled messages."""
     seed: int = 0
     """Decides everything random."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self, "prose_bytes", "vocab_size", "steps", "epochs")
 
 
 def run(config: Config) -> int:
@@ -114,6 +117,7 @@ def _say(console: Console, number: int, text: str) -> None:
 
 def _clear(out: Path) -> None:
     """Replace a former tour, and nothing else."""
+    refuse_unwritable(out)
     if out.exists() and any(out.iterdir()):
         if not (out / MARKER).exists():
             raise ConfigError(f"{out} holds something that this demo did not make; choose another --out")

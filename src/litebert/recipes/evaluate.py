@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from litebert.errors import ConfigError
-from litebert.recipes._shared import make_console
+from litebert.recipes._shared import check_numbers, make_console
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,9 @@ class Config:
     """Print JSON instead of a table."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self, "batch_size")
 
 
 @dataclass(frozen=True)

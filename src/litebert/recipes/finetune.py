@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from litebert.errors import ConfigError, DataError
 from litebert.files import read_json, write_json
-from litebert.recipes._shared import INTERRUPTED, make_console, refuse_overwrite, write_run
+from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, refuse_overwrite, write_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,9 +52,7 @@ class Config:
     """Where to train."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        check_numbers(self, "epochs", "batch_size")
 
 
 def run(config: Config) -> int:
@@ -74,17 +72,22 @@ def run(config: Config) -> int:
     refuse_overwrite(config.out / "finished.json", "fine-tuned model")
     if not config.resume:
         refuse_overwrite(config.out / "checkpoints" / "latest", "run, which --resume continues")
+        refuse_overwrite(config.out / "config.json", "model")
     device = pick_device(config.device)
     task_class: type[TrainableTask[Any, Any]] = TASKS[config.task]  # type: ignore[assignment]
     examples = task_class.read(config.train)
-    task = task_class.learn_from(examples)
+    try:
+        task = task_class.learn_from(examples)
+    except DataError as error:
+        raise DataError(f"{config.train}: {error}") from error
     examples, held_out = _split(task_class, examples, config)
     targets = task.targets(examples)
     task.targets(held_out)  # a label that training has not seen is found before training, not after
 
     start_from = load(config.model)
     if config.length > start_from.config.max_position_embeddings:
-        raise ConfigError(f"length={config.length} is over the model's {start_from.config.max_position_embeddings}")
+        limit = start_from.config.max_position_embeddings
+        raise ConfigError(f"length={config.length} is over the model's {limit}; use {limit} or less")
     torch.manual_seed(config.seed)
     albert = Albert(start_from.config, {task.head_name: task.head(start_from.config)})
     albert.encoder = start_from.encoder
@@ -93,8 +96,9 @@ def run(config: Config) -> int:
 
     steps = config.epochs * -(-len(examples) // config.batch_size)
     peak = config.learning_rate if config.learning_rate is not None else 2e-5 * 768 / model.config.hidden_size
+    rate = warmup_linear(peak, steps)
     optimizer = adamw(albert, weight_decay=0.01)
-    checkpoints = Checkpoints(config.out / "checkpoints", albert, optimizer, keep=1)
+    checkpoints = Checkpoints(config.out / "checkpoints", albert, optimizer)
     decisive = {
         key: str(getattr(config, key))
         for key in (
@@ -135,7 +139,7 @@ def run(config: Config) -> int:
             lambda pair: {"loss": task.loss(task.scores(albert, pair[0]), pair[1])},
             batch,
             optimizer,
-            warmup_linear(peak, steps),
+            rate,
             steps=steps,
             start=start,
             seed=config.seed,

@@ -9,9 +9,10 @@ A line is a text, or a JSON object with `text` (or `text_a` and `text_b`). CSV, 
 
 from __future__ import annotations
 
+import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -20,7 +21,7 @@ from typing import Any, Literal
 
 from litebert.errors import DataError
 from litebert.files import replacing
-from litebert.recipes._shared import make_console
+from litebert.recipes._shared import check_numbers, make_console
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class Config:
     """Lines at a time."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self, "batch_size")
 
 
 def run(config: Config) -> None:
@@ -61,17 +65,21 @@ def run(config: Config) -> None:
 
 def _items(source: str) -> Iterator[tuple[str, Any]]:
     """(where it stood, item) for every non-empty line or row."""
-    from litebert.data.labelled import FORMATS, read_rows, read_text
+    from litebert.data.corpus import decode_line
+    from litebert.data.labelled import FORMATS, format_of, read_rows, read_text
 
-    path = Path(source)
-    if source != "-" and set(path.suffixes) & set(FORMATS):
-        yield from ((row.where, row.values) for row in read_rows(path))
+    name = "standard input" if source == "-" else source
+    if source != "-" and format_of(Path(source)) in FORMATS:
+        yield from ((row.where, row.values) for row in read_rows(Path(source)))
         return
-    lines = sys.stdin if source == "-" else iter(read_text(path).splitlines())
+    lines: Iterable[str]
+    if source == "-":
+        lines = (decode_line(line, name, number) for number, line in enumerate(sys.stdin.buffer, start=1))
+    else:
+        lines = io.StringIO(read_text(Path(source)))
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            where = f"{'standard input' if source == '-' else source}, line {number}"
-            yield where, _parse_line(line.strip(), where)
+            yield f"{name}, line {number}", _parse_line(line.strip(), f"{name}, line {number}")
 
 
 def _parse_line(line: str, where: str) -> Any:

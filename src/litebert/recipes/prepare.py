@@ -40,15 +40,13 @@ def run(config: Config) -> None:
     console = make_console()
     total = size_on_disk(config.input)
     tokenizer = Tokenizer.load(config.tokenizer)
-    config.out.mkdir(parents=True, exist_ok=True)
-    writer = ShardWriter(config.out, tokenizer)
-    with counting(console, "preparing", total) as progress:
+    with ShardWriter(config.out, tokenizer) as writer, counting(console, "preparing", total) as progress:
         task = progress.task_ids[0]
         documents = read_documents(config.input, lambda read: progress.advance(task, read))
         while some := list(islice(documents, DOCUMENTS_AT_ONCE)):
             sentences = iter(tokenizer.encode_ids([line for document in some for line in document]))
             writer.add([list(islice(sentences, len(document))) for document in some])
-    index = writer.finish()
+        index = writer.finish()
     write_run(config.out, "prepare", config)
     console.print(f"{index.tokens:,} tokens of {index.documents:,} documents in {config.out}", highlight=False)
     console.print(f"next: litebert pretrain --data {config.out} --preset tiny --out runs/pretrain", highlight=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from litebert.errors import ConfigError
-from litebert.recipes._shared import INTERRUPTED, make_console, refuse_overwrite, write_run
+from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, refuse_overwrite, write_run
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,7 @@ class Config:
     """Where to train."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "save_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        check_numbers(self, "steps", "save_every")
 
 
 def run(config: Config) -> int:
@@ -81,6 +79,7 @@ def run(config: Config) -> int:
             f"length={config.length} is over the model's {shape.max_position_embeddings}; "
             f"use {shape.max_position_embeddings} or less"
         )
+    rate = warmup_linear(config.learning_rate, config.steps)
     torch.manual_seed(config.seed)
     albert = Albert(shape, pretraining_heads(shape)).to(device)
     optimizer = adamw(albert, weight_decay=0.01, betas=(0.9, 0.98))
@@ -112,7 +111,7 @@ def run(config: Config) -> int:
             lambda pair: pretraining_loss(albert, *pair),
             batch,
             optimizer,
-            warmup_linear(config.learning_rate, config.steps),
+            rate,
             steps=config.steps,
             start=start,
             seed=config.seed,

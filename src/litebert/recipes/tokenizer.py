@@ -8,14 +8,17 @@ Examples:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from litebert.errors import ConfigError
-from litebert.recipes._shared import make_console, refuse_overwrite, write_run
+from litebert.errors import ConfigError, DataError
+from litebert.recipes._shared import check_numbers, make_console, refuse_overwrite, write_run
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from litebert.tokenizer import Tokenizer
 
 
@@ -39,6 +42,9 @@ class Config:
     """With an imported vocab.txt: map curly quotes, dashes and full-width letters to what the vocabulary has."""
     seed: int = 0
     """Seed of the sample of lines when the text is large."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
 
 
 def run(config: Config) -> None:
@@ -70,17 +76,27 @@ def _train(config: Config) -> Tokenizer:
     from litebert.train.log import counting
 
     console = make_console()
+    unreadable: list[DataError] = []
+
+    def lines(progress: Progress) -> Iterator[str]:
+        try:
+            yield from read_lines(config.input, lambda read: progress.advance(progress.task_ids[0], read))
+        except DataError as error:
+            unreadable.append(error)
+            raise
+
     with counting(console, "reading, then learning pieces", size_on_disk(config.input)) as progress:
-        task = progress.task_ids[0]
-        lines = read_lines(config.input, lambda read: progress.advance(task, read))
-        if config.kind == "wordpiece":
-            return train_wordpiece(
-                lines, config.vocab_size, lowercase=config.lowercase, strip_accents=config.strip_accents
+        try:
+            if config.kind == "wordpiece":
+                return train_wordpiece(
+                    lines(progress), config.vocab_size, lowercase=config.lowercase, strip_accents=config.strip_accents
+                )
+            return train_unigram(
+                lines(progress),
+                config.vocab_size,
+                lowercase=config.lowercase,
+                strip_accents=config.strip_accents,
+                seed=config.seed,
             )
-        return train_unigram(
-            lines,
-            config.vocab_size,
-            lowercase=config.lowercase,
-            strip_accents=config.strip_accents,
-            seed=config.seed,
-        )
+        except DataError as error:  # sentencepiece wraps what goes wrong in its input into an error of its own
+            raise unreadable[0] if unreadable else error from None

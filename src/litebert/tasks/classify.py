@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ class ClassifyInput:
     text: str
     text_b: str | None = None
     label: str | None = None
+    where: str = field(default="", compare=False, repr=False)
+    """The file and line it came from, for errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,8 @@ class Classify(TrainableTask[ClassifyInput, ClassifyOutput]):
         labels = sorted({example.label for example in inputs if example.label is not None})
         if not 2 <= len(labels) <= MAX_CLASSES:
             raise DataError(
-                f"the training file has {len(labels)} class(es) ({', '.join(labels[:5])}); "
-                f"classification needs 2 to {MAX_CLASSES:,}"
+                f"{len(labels)} class(es) in column 'label' ({', '.join(labels[:5])}); "
+                f"classification needs 2 to {MAX_CLASSES:,}: add examples of another, or check the column"
             )
         return cls(labels)
 
@@ -77,7 +79,8 @@ class Classify(TrainableTask[ClassifyInput, ClassifyOutput]):
             if example.label is None:
                 names = ", ".join(row.values)
                 raise DataError(
-                    f"{row.where}: no value in column 'label' (columns: {names}); every example needs its class there"
+                    f"{row.where}: no value in column 'label' (columns: {names}); "
+                    "fill its class in, or leave the row out"
                 )
             examples.append(example)
         return examples
@@ -101,12 +104,11 @@ class Classify(TrainableTask[ClassifyInput, ClassifyOutput]):
         return tokenizer.encode([example.text for example in inputs], pairs, max_length=max_length)
 
     def targets(self, inputs: Sequence[ClassifyInput]) -> Tensor:
-        for number, example in enumerate(inputs, start=1):
+        for example in inputs:
             if example.label not in self._number:
                 raise DataError(
-                    f"example {number} ({example.text[:40]!r}): label {example.label!r} is not one of the trained "
-                    f"classes {', '.join(self.labels[:20])}; "
-                    "correct it, or train with examples of it"
+                    f"{example.where or repr(example.text[:40])}: label {example.label!r} is not one of the trained "
+                    f"classes {', '.join(self.labels[:20])}; correct it, or train with examples of it"
                 )
         return torch.tensor([self._number[example.label or ""] for example in inputs])
 
@@ -141,9 +143,9 @@ class Classify(TrainableTask[ClassifyInput, ClassifyOutput]):
 def _parse(item: Any, where: str) -> ClassifyInput:
     """`"text"`, `("text", "text_b")`, or a mapping with `text` or `text_a`, and perhaps `text_b` and `label`."""
     if isinstance(item, str):
-        return ClassifyInput(item)
+        return ClassifyInput(item, where=where)
     if isinstance(item, (tuple, list)) and len(item) == 2 and all(isinstance(part, str) for part in item):
-        return ClassifyInput(*item)
+        return ClassifyInput(item[0], item[1], where=where)
     if not isinstance(item, Mapping):
         raise DataError(f"{where}: {str(item)[:40]!r} must be a string, a pair of strings, or an object with 'text'")
     text = item.get("text", item.get("text_a"))
@@ -155,6 +157,6 @@ def _parse(item: Any, where: str) -> ClassifyInput:
         )
     if text_b is not None and not isinstance(text_b, str):
         raise DataError(f"{where}: text_b={text_b!r} must be a string")
-    if label is not None and (isinstance(label, (dict, list)) or str(label).strip() == ""):
-        raise DataError(f"{where}: label={label!r} must be a class name; fill it in, or leave the row out")
-    return ClassifyInput(text, text_b, None if label is None else str(label).strip())
+    if isinstance(label, (dict, list)):
+        raise DataError(f"{where}: label={label!r} must be one class name; give a string or a number")
+    return ClassifyInput(text, text_b, None if label is None else str(label).strip() or None, where)

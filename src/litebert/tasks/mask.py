@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -20,6 +20,8 @@ class MaskInput:
     """A text with one or more mask tokens."""
 
     text: str
+    where: str = field(default="text", compare=False, repr=False)
+    """The file and line it came from, for errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Mask(Task[MaskInput, MaskOutput]):
         text = item.get("text") if isinstance(item, Mapping) else item
         if not isinstance(text, str):
             raise DataError(f"{where}: {str(item)[:40]!r} must be a string, or an object with 'text'")
-        return MaskInput(text)
+        return MaskInput(text, where)
 
     def encode(self, inputs: Sequence[MaskInput], tokenizer: Tokenizer, max_length: int) -> list[Encoding]:
         encodings = tokenizer.encode([example.text for example in inputs], max_length=max_length)
@@ -71,7 +73,7 @@ class Mask(Task[MaskInput, MaskOutput]):
             if tokenizer.mask_id not in encoding.ids:
                 mask = tokenizer.specials["mask"]
                 raise DataError(
-                    f"{example.text[:60]!r} has no {mask} in its first {max_length} tokens; "
+                    f"{example.where}: {example.text[:60]!r} has no {mask} in its first {max_length} tokens; "
                     f"put {mask} where a word is missing"
                 )
         return encodings

@@ -7,7 +7,8 @@ import io
 import json
 import unicodedata
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -15,9 +16,10 @@ from typing import Any, Literal
 
 import tokenizers
 
-from litebert.errors import CheckpointError, ConfigError, DataError
+from litebert.errors import CheckpointError, ConfigError, DataError, LitebertError
 from litebert.files import atomic_write, read_json, read_limited
 from litebert.tokenizer.pipelines import (
+    FOLDED,
     UNIGRAM_SPECIALS,
     WORDPIECE_SPECIALS,
     google_normalizer,
@@ -160,11 +162,8 @@ class Tokenizer:
         if path.suffix == ".model":
             return cls.from_spiece(path)
         if path.suffix == ".txt":
-            return cls.from_vocab(
-                path,
-                lowercase=settings.get("do_lower_case", True),
-                strip_accents=settings.get("strip_accents"),
-            )
+            lowercase, strip_accents = settings.get("do_lower_case", True), settings.get("strip_accents")
+            return cls.from_vocab(path, lowercase=lowercase, strip_accents=strip_accents)
         try:
             pipeline = tokenizers.Tokenizer.from_str(read_limited(path).decode("utf-8"))
         except Exception as error:
@@ -181,11 +180,8 @@ class Tokenizer:
         atomic_write(folder / "tokenizer.json", self._json)
         settings = {f"{role}_token": token for role, token in self.specials.items()} | {
             "tokenizer_class": "PreTrainedTokenizerFast",  # which takes tokenizer.json as it is
-            "model_input_names": [
-                "input_ids",
-                "token_type_ids",
-                "attention_mask",
-            ],  # else pairs lose their segments
+            # without this, pairs lose their segments
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
             "model_max_length": max_length,
             "clean_up_tokenization_spaces": False,
         }
@@ -217,12 +213,10 @@ class Tokenizer:
         pipeline = self._pipeline if max_length is None else self._truncating(max_length, truncation)
         encodings = []
         try:
-            results = pipeline.encode_batch([x if len(x) == 2 else x[0] for x in inputs])
-        except TypeError as error:  # all are strings here, so this is the one kind of string that UTF-8 cannot hold
-            raise DataError(
-                "a text holds half of a surrogate pair, which is no character; "
-                "clean it with text.encode('utf-8', 'replace').decode()"
-            ) from error
+            with _only_characters():
+                results = pipeline.encode_batch([x if len(x) == 2 else x[0] for x in inputs])
+        except LitebertError:
+            raise
         except Exception as error:  # the library's only type for this
             raise DataError(
                 f"truncation={truncation!r} cannot bring every text to max_length={max_length} ({error}); "
@@ -237,14 +231,15 @@ class Tokenizer:
 
     def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The bare ids of many texts, unframed: what corpus preparation stores."""
-        return [raw.ids for raw in self._pipeline.encode_batch_fast(list(texts), add_special_tokens=False)]
+        with _only_characters():
+            return [raw.ids for raw in self._pipeline.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         return str(self._pipeline.decode(list(ids), skip_special_tokens=skip_special))
 
     def token(self, number: int) -> str:
         """The token of an id."""
-        token = self._pipeline.id_to_token(number)
+        token = self._pipeline.id_to_token(number) if number >= 0 else None
         if token is None:
             raise DataError(f"id {number} is not in the vocabulary of {self.vocab_size} tokens")
         return str(token)
@@ -268,20 +263,35 @@ class Tokenizer:
 
     def _warn_if_unknown(self, encoding: Encoding) -> None:
         characters = sum(len(text) for text in encoding._texts)
-        unknown = sum(
-            end - start
-            for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
-            if number == self.unk_id
+        unknown = "".join(
+            encoding._texts[sequence][start:end]
+            for number, (start, end), sequence in zip(
+                encoding.ids, encoding.offsets, encoding.sequence_ids, strict=True
+            )
+            if number == self.unk_id and sequence is not None
         )
-        if unknown > UNKNOWN_SHARE * characters:
+        if len(unknown) > UNKNOWN_SHARE * characters:
             self._warned = True
+            remedy = "use a model of the text's language, or train a vocabulary with: litebert tokenizer"
+            if set(unknown) <= set(FOLDED):
+                remedy = "import the vocabulary with fold_punctuation, which maps them to what it has"
             warnings.warn(
-                f"{unknown} of {characters} characters of {encoding._texts[0][:40]!r} are unknown to this vocabulary "
-                f"of {self.vocab_size}; "
-                "the model cannot read them: use a model of the text's language, or train a vocabulary with: "
-                "litebert tokenizer",
+                f"{len(unknown)} of {characters} characters of {encoding._texts[0][:40]!r} are unknown to this "
+                f"vocabulary of {self.vocab_size}, so the model cannot read them: {remedy}",
                 stacklevel=3,
             )
+
+
+@contextmanager
+def _only_characters() -> Iterator[None]:
+    """Name the one kind of Python string that the library cannot take."""
+    try:
+        yield
+    except TypeError as error:
+        raise DataError(
+            "a text holds half of a surrogate pair, which is no character; "
+            "clean it with text.encode('utf-8', 'replace').decode()"
+        ) from error
 
 
 def _continues_character(character: str) -> bool:

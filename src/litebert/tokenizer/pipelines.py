@@ -27,7 +27,7 @@ _CONTROL = r"[\x{1}-\x{8}\x{e}-\x{1b}\x{7f}\x{8f}\x{9f}]"
 _ACCENTS = r"[\x{300}-\x{36f}\x{1ab0}-\x{1aff}\x{1dc0}-\x{1dff}\x{20d0}-\x{20ff}\x{fe20}-\x{fe2f}]"
 
 # Characters that the Chinese vocabulary of 21,128 lacks, and what it has instead.
-_FOLDED = {"“": '"', "”": '"', "‘": "'", "’": "'", "…": "...", "—": "-"} | {
+FOLDED = {"“": '"', "”": '"', "‘": "'", "’": "'", "…": "...", "—": "-"} | {
     chr(wide): chr(wide - 0xFEE0)
     for wide in (*range(0xFF10, 0xFF1A), *range(0xFF21, 0xFF3B), *range(0xFF41, 0xFF5B))  # ０-９ Ａ-Ｚ ａ-ｚ
 }
@@ -75,9 +75,8 @@ def unigram_pipeline(model: SentencePieceModel, normalizer: normalizers.Normaliz
     tokenizer.normalizer = normalizer
     steps: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
     symbols = model.of_kind(USER_DEFINED)
-    if (
-        symbols
-    ):  # sentencepiece never joins these with their neighbours; as added tokens they would lose the space before
+    if symbols:
+        # sentencepiece never joins these with their neighbours; as added tokens they would lose the space before
         longest_first = sorted(symbols, key=len, reverse=True)
         steps.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, longest_first))), "isolated"))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
@@ -111,7 +110,7 @@ def wordpiece_normalizer(
         [
             *(
                 normalizers.Replace(wide, narrow)
-                for wide, narrow in _FOLDED.items()
+                for wide, narrow in FOLDED.items()
                 if wide not in vocabulary or wide.isalnum()
             ),
             bert,

@@ -14,11 +14,7 @@ from typing import Any
 
 from litebert.errors import CheckpointError
 
-UNKNOWN, CONTROL, USER_DEFINED = (
-    2,
-    3,
-    4,
-)  # kinds of piece, as sentencepiece numbers them; 1 is an ordinary piece
+USER_DEFINED = 4  # a kind of piece, as sentencepiece numbers them: never joined with its neighbours
 UNIGRAM = 1  # the only segmentation algorithm ALBERT uses
 
 
@@ -60,15 +56,7 @@ def parse_spiece(content: bytes, source: str) -> SentencePieceModel:
                     )
             elif field == 3:  # how it normalises
                 charsmap = bytes(memoryview(dict(_fields(value)).get(2, b"")))
-    except (
-        IndexError,
-        KeyError,
-        UnicodeDecodeError,
-        struct.error,
-        ValueError,
-        TypeError,
-        AttributeError,
-    ) as error:
+    except (LookupError, ValueError, TypeError, AttributeError, struct.error) as error:
         raise CheckpointError(
             f"{source}: not a SentencePiece model or damaged ({error}); download or train it again"
         ) from error

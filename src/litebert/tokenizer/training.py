@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import random
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
+import tokenizers
 from tokenizers import normalizers, trainers
 
 from litebert.errors import ConfigError, DataError, require_extra
@@ -20,9 +23,7 @@ from litebert.tokenizer.pipelines import (
 from litebert.tokenizer.spiece import parse_spiece
 
 USER_SYMBOLS = ["(", ")", '"', "-", ".", "–", "£", "€"]  # ALBERT's: always pieces of their own
-SAMPLED_LINES = (
-    1_000_000  # more lines do not change a vocabulary; a uniform sample keeps memory flat at any corpus size
-)
+SAMPLED_LINES = 200_000  # of any corpus: a uniform sample this large keeps memory flat and training to minutes
 LINE_LIMIT = 1_000  # sentencepiece drops longer lines, so paragraphs are cut at spaces before it sees them
 
 
@@ -39,10 +40,11 @@ def train_unigram(
     _check_size(vocab_size, minimum=64)
     normalizer = litebert_normalizer(lowercase, strip_accents)
     written = io.BytesIO()
-    sentencepiece.set_random_generator_seed(seed)
+    # sentencepiece samples too, but with a seed of its own that cannot be set
+    sample = _sampled(_short(_not_empty(lines)), seed)
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_short(normalizer.normalize_str(line) for line in _not_empty(lines)),
+            sentence_iterator=_short(normalizer.normalize_str(line) for line in sample),
             model_writer=written,
             model_type="unigram",
             vocab_size=vocab_size,
@@ -57,8 +59,6 @@ def train_unigram(
             unk_piece=UNIGRAM_SPECIALS["unk"],
             control_symbols=[UNIGRAM_SPECIALS[role] for role in ("cls", "sep", "mask")],
             user_defined_symbols=USER_SYMBOLS,
-            input_sentence_size=SAMPLED_LINES,
-            shuffle_input_sentence=True,
             minloglevel=2,
         )
     except RuntimeError as error:  # sentencepiece's only error, with its reason in the text
@@ -74,33 +74,66 @@ def train_unigram(
 
 
 def train_wordpiece(
-    lines: Iterable[str], vocab_size: int, *, lowercase: bool = True, strip_accents: bool = True
+    lines: Iterable[str],
+    vocab_size: int,
+    *,
+    lowercase: bool = True,
+    strip_accents: bool = True,
+    seed: int = 0,
 ) -> Tokenizer:
     """Train the Chinese models' kind of vocabulary: WordPiece with `[PAD] [UNK] [CLS] [SEP] [MASK]` at ids 0 to 4."""
     _check_size(vocab_size, minimum=64)
     specials = list(WORDPIECE_SPECIALS.values())
-    blank = wordpiece_pipeline(
-        {token: number for number, token in enumerate(specials)},
-        lowercase=lowercase,
-        strip_accents=False,
-        fold_punctuation=True,
-    )
-    blank.normalizer = normalizers.Sequence([marks_normalizer(strip_accents), blank.normalizer])
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size,
-        special_tokens=specials,
-        limit_alphabet=max(50, vocab_size * 4 // 5 - len(specials)),  # thousands of Chinese characters are normal
-        show_progress=False,
-    )
-    blank.train_from_iterator(_not_empty(lines), trainer)
-    if blank.get_vocab_size() <= len(specials):
+
+    def pipeline(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
+        made = wordpiece_pipeline(vocabulary, lowercase=lowercase, strip_accents=False, fold_punctuation=True)
+        made.normalizer = normalizers.Sequence([marks_normalizer(strip_accents), made.normalizer])
+        return made
+
+    blank = pipeline({token: number for number, token in enumerate(specials)})
+    sample = [blank.normalizer.normalize_str(line) for line in _sampled(_short(_not_empty(lines)), seed)]
+    blank.normalizer = None  # the sample is normalised already
+    counts: Counter[str] = Counter()
+    for line in sample:
+        counts.update(line)
+    limit = max(50, vocab_size * 4 // 5 - len(specials))  # thousands of Chinese characters are normal
+    frequent = sorted(counts, key=lambda character: (-counts[character], character))
+    alphabet = [character for character in frequent if not character.isspace()][:limit]
+
+    def train(size: int, first: list[str]) -> dict[str, int]:
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=size,
+            special_tokens=first,
+            initial_alphabet=alphabet,
+            limit_alphabet=len(alphabet),
+            show_progress=False,
+        )
+        blank.train_from_iterator(sample, trainer)
+        return dict(blank.get_vocab())
+
+    # The library numbers the continuations (##a) in random order, and breaks ties between pairs by number. So a first
+    # run, too small for any pair, finds the continuations, and the second is given them in order.
+    letters = sorted(set(train(0, specials)) - set(specials))
+    if not letters:
         raise DataError("the text holds no words to learn a vocabulary from; give --input files with text")
-    return Tokenizer(blank, WORDPIECE_SPECIALS)
+    return Tokenizer(pipeline(train(vocab_size, specials + letters)), WORDPIECE_SPECIALS)
 
 
 def _check_size(vocab_size: int, minimum: int) -> None:
     if not minimum <= vocab_size <= 1_000_000:
         raise ConfigError(f"vocab_size={vocab_size} must lie between {minimum} and 1,000,000; ALBERT uses 30000")
+
+
+def _sampled(lines: Iterable[str], seed: int) -> list[str]:
+    """A uniform sample of at most SAMPLED_LINES lines."""
+    rng = random.Random(seed)
+    kept: list[str] = []
+    for number, line in enumerate(lines):
+        if number < SAMPLED_LINES:
+            kept.append(line)
+        elif (at := rng.randrange(number + 1)) < SAMPLED_LINES:
+            kept[at] = line
+    return kept
 
 
 def _not_empty(lines: Iterable[str]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Everything a run needs to go on, written so that a crash at any moment leaves a good checkpoint behind.
 
-checkpoints/step-00000100/{model,optimizer}.safetensors, state.json (step, SHA-256 of both)
+checkpoints/step-00000100/{model,optimizer}.safetensors, state.json, sha256.json (of these three)
 checkpoints/latest       the newest one's name; moved last
 """
 
@@ -16,8 +16,10 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from litebert.errors import CheckpointError
+from litebert.errors import CheckpointError, DataError
 from litebert.files import atomic_write, read_json, sha256_of, write_json
+
+FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 
 
 class Checkpoints:
@@ -31,25 +33,22 @@ class Checkpoints:
         final = self.folder / f"step-{step:08d}"
         temporary = self.folder / f".{final.name}"
         shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
         try:
+            temporary.mkdir(parents=True)
             tensors, scalars = _flatten(self.optimizer.state_dict())
             safetensors.torch.save_file(
                 {k: v.contiguous() for k, v in self.model.state_dict().items()},
                 temporary / "model.safetensors",
             )
             safetensors.torch.save_file(tensors, temporary / "optimizer.safetensors")
-            sha256 = {name: sha256_of(temporary / name) for name in ("model.safetensors", "optimizer.safetensors")}
-            write_json(
-                temporary / "state.json",
-                {"step": step, "settings": settings, "optimizer": scalars, "sha256": sha256},
-            )
+            write_json(temporary / "state.json", {"step": step, "settings": settings, "optimizer": scalars})
+            write_json(temporary / "sha256.json", {name: sha256_of(temporary / name) for name in FILES})
             for path in temporary.iterdir():
                 _sync(path)
             shutil.rmtree(final, ignore_errors=True)
             temporary.replace(final)
             _sync(self.folder)
-        except (OSError, SafetensorError) as error:
+        except (OSError, SafetensorError, DataError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
             raise CheckpointError(
                 f"{final}: cannot be written ({error}); free some space: the previous checkpoint is untouched"
@@ -63,12 +62,12 @@ class Checkpoints:
         for name in reversed(self._names()):
             folder = self.folder / name
             try:
+                sha256 = read_json(folder / "sha256.json")
+                if sha256 != {file: sha256_of(folder / file) for file in FILES}:
+                    continue
                 state = read_json(folder / "state.json")
-                damaged = [file for file, sha256 in state["sha256"].items() if sha256_of(folder / file) != sha256]
-            except (CheckpointError, OSError, KeyError, AttributeError):
+            except (CheckpointError, OSError):
                 continue  # half-written or damaged: the one before it is whole
-            if damaged:
-                continue
             changed = [
                 f"{key} (was {value!r}, is {settings.get(key)!r})"
                 for key, value in state["settings"].items()

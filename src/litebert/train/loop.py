@@ -69,17 +69,17 @@ def train(
             metrics = {name: float(value.detach()) for name, value in measured.items()}
             if not math.isfinite(metrics["loss"]):
                 raise ConfigError(
-                    f"loss={metrics['loss']} at step {step + 1}; the last checkpoint is still good: go on from it "
-                    "with a lower --learning-rate"
+                    f"loss={metrics['loss']} at step {step + 1}; run it again with a lower --learning-rate, in another --out"
                 )
             optimizer.zero_grad(set_to_none=True)
             measured["loss"].backward()
             torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
             optimizer.step()
             done = step + 1
-            report = Step(done, steps, metrics, learning_rate, time.perf_counter() - began, done == steps or stop.asked)
+            stopping = stop.asked  # read once: a request that comes while the hooks run waits for the next step to save
+            report = Step(done, steps, metrics, learning_rate, time.perf_counter() - began, done == steps or stopping)
             for hook in hooks:
                 hook(report)
-            if stop.asked and done < steps:
+            if stopping and done < steps:
                 return False
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -24,8 +25,8 @@ def adamw(model: nn.Module, *, weight_decay: float, betas: tuple[float, float] =
 
 def warmup_linear(peak: float, steps: int, warmup_share: float = 0.1) -> Schedule:
     """Rise to `peak` over the first share of the steps, then fall to zero in a straight line."""
-    if not peak > 0:
-        raise ConfigError(f"learning_rate={peak} must be above 0")
+    if not 0 < peak < math.inf:
+        raise ConfigError(f"learning_rate={peak} must be above 0; BERT-like models take 1e-5 to 1e-3")
     warmup = max(1, round(steps * warmup_share))
 
     def rate(step: int) -> float:

@@ -1,0 +1,180 @@
+"""The loop: what it asks of its parts and what it tells them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from litebert.errors import ConfigError
+from litebert.train.loop import Step, train
+
+
+class Slope(nn.Module):
+    """One number to learn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.zeros(1))
+
+    def loss(self, target: float) -> Mapping[str, Tensor]:
+        loss = (self.value - target).square().sum()
+        return {"loss": loss, "error": loss.sqrt()}
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.0)
+
+
+def test_the_loss_goes_down() -> None:
+    model = Slope()
+    assert train(model, model.loss, lambda step: 1.0, sgd(model), lambda step: 0.1, steps=100)
+    assert model.value.item() == pytest.approx(1.0, abs=1e-3)
+
+
+def test_hooks_hear_of_every_step_in_their_order() -> None:
+    model, heard, order = Slope(), list[Step](), list[str]()
+    hooks = [heard.append, lambda step: order.append("first"), lambda step: order.append("second")]
+    train(model, model.loss, lambda step: 2.0, sgd(model), lambda step: 0.1 / (step + 1), steps=3, hooks=hooks)
+    assert [step.done for step in heard] == [1, 2, 3]
+    assert [step.total for step in heard] == [3, 3, 3]
+    assert [step.learning_rate for step in heard] == pytest.approx([0.1, 0.05, 0.1 / 3])
+    assert [step.stopping for step in heard] == [False, False, True]
+    assert heard[0].metrics == {"loss": 4.0, "error": 2.0}
+    assert order == ["first", "second"] * 3
+
+
+def test_batches_are_asked_for_by_step_from_the_start_given() -> None:
+    model, asked = Slope(), list[int]()
+
+    def batch(step: int) -> float:
+        asked.append(step)
+        return 1.0
+
+    train(model, model.loss, batch, sgd(model), lambda step: 0.1, steps=7, start=4)
+    assert asked == [4, 5, 6]
+
+
+def test_random_draws_depend_on_seed_and_step_alone() -> None:
+    def draws(seed: int, start: int) -> list[float]:
+        model, drawn = Slope(), list[float]()
+
+        def loss(batch: float) -> Mapping[str, Tensor]:
+            drawn.append(torch.rand(1).item())
+            return model.loss(batch)
+
+        train(model, loss, lambda step: 1.0, sgd(model), lambda step: 0.1, steps=4, start=start, seed=seed)
+        return drawn
+
+    assert draws(0, start=2) == draws(0, start=0)[2:]
+    assert len({*draws(0, start=0), *draws(1, start=0)}) == 8
+
+
+@pytest.mark.parametrize(("clip_norm", "moved"), [(1.0, 1.0), (0.25, 0.25), (100.0, 20.0)])
+def test_a_long_gradient_is_clipped_to_the_norm(clip_norm: float, moved: float) -> None:
+    model = Slope()
+    train(model, model.loss, lambda step: 10.0, sgd(model), lambda step: 1.0, steps=1, clip_norm=clip_norm)
+    assert model.value.item() == pytest.approx(moved, rel=1e-4)
+
+
+def test_gradients_do_not_pile_up_over_steps() -> None:
+    model = Slope()
+    train(model, lambda batch: {"loss": model.value.sum()}, lambda step: 0, sgd(model), lambda step: 0.1, steps=3)
+    assert model.value.item() == pytest.approx(-0.3)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_a_number_stops_before_it_spoils_the_weights(value: float) -> None:
+    model = Slope()
+    with pytest.raises(ConfigError, match=rf"loss={value} at step 3; .*lower --learning-rate"):
+        train(
+            model,
+            lambda step: {"loss": model.value.sum() + (value if step == 2 else 0.0)},
+            lambda step: step,
+            sgd(model),
+            lambda step: 0.1,
+            steps=5,
+        )
+    assert model.value.item() == pytest.approx(-0.2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_after_the_step_it_falls_in(number: signal.Signals) -> None:
+    model, heard = Slope(), list[Step]()
+
+    def batch(step: int) -> float:
+        if step == 1:
+            signal.raise_signal(number)
+        return 1.0
+
+    finished = train(model, model.loss, batch, sgd(model), lambda step: 0.1, steps=9, hooks=[heard.append])
+    assert not finished
+    assert [step.stopping for step in heard] == [False, True]
+
+
+def test_a_run_never_stops_without_telling_its_hooks_to_save() -> None:
+    """A signal may fall between two hooks; the one that saves must still hear of the stop."""
+    model, heard = Slope(), list[Step]()
+
+    def slow_hook(step: Step) -> None:
+        if step.done == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    finished = train(
+        model,
+        model.loss,
+        lambda step: 1.0,
+        sgd(model),
+        lambda step: 0.1,
+        steps=9,
+        hooks=[heard.append, slow_hook],
+    )
+    assert not finished
+    assert [step.stopping for step in heard] == [False, False, True]
+
+
+def test_a_signal_in_the_last_step_changes_nothing() -> None:
+    model = Slope()
+
+    def batch(step: int) -> float:
+        signal.raise_signal(signal.SIGINT)
+        return 1.0
+
+    assert train(model, model.loss, batch, sgd(model), lambda step: 0.1, steps=1)
+
+
+def test_a_second_signal_stops_at_once() -> None:
+    model, heard = Slope(), list[Step]()
+
+    def batch(step: int) -> float:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        return 1.0
+
+    with pytest.raises(KeyboardInterrupt):
+        train(model, model.loss, batch, sgd(model), lambda step: 0.1, steps=9, hooks=[heard.append])
+    assert heard == []
+
+
+def test_signals_are_as_before_when_the_loop_is_done() -> None:
+    model, before = Slope(), signal.getsignal(signal.SIGINT)
+    train(model, model.loss, lambda step: 1.0, sgd(model), lambda step: 0.1, steps=1)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_the_model_learns_in_training_mode() -> None:
+    model = Slope().eval()
+    train(model, model.loss, lambda step: 1.0, sgd(model), lambda step: 0.1, steps=1)
+    assert model.training
+
+
+def test_frozen_parameters_stay() -> None:
+    model = nn.Linear(1, 1)
+    model.bias.requires_grad_(False)
+    before = model.bias.item()
+    loss = lambda batch: {"loss": model(batch).sum()}  # noqa: E731
+    train(model, loss, lambda step: torch.ones(1, 1), sgd(model), lambda step: 0.1, steps=2)
+    assert model.bias.item() == before

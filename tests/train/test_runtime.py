@@ -1,0 +1,49 @@
+"""Where to run, and how to stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+import torch
+
+from litebert.errors import ConfigError
+from litebert.train.runtime import pick_device, stop_on_signal
+
+
+def test_the_cpu_is_the_cpu_even_beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert pick_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize(("available", "device"), [(True, "cuda"), (False, "cpu")])
+def test_auto_is_the_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch, available: bool, device: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    assert pick_device("auto") == torch.device(device)
+
+
+def test_a_gpu_that_is_not_there_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"device=cuda, but torch sees no GPU here; use --device cpu"):
+        pick_device("cuda")
+
+
+def test_a_signal_sets_the_request_instead_of_killing() -> None:
+    with stop_on_signal() as request:
+        assert not request.asked
+        signal.raise_signal(signal.SIGTERM)
+        assert request.asked
+
+
+def test_outside_the_main_thread_there_is_a_request_that_nobody_sets() -> None:
+    seen: list[bool] = []
+
+    def work() -> None:
+        with stop_on_signal() as request:
+            seen.append(request.asked)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [False]
