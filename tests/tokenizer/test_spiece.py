@@ -41,6 +41,7 @@ def rules(charsmap: bytes = b"") -> bytes:
     return field(3, SIZED, field(2, SIZED, charsmap))
 
 
+UNKNOWN, CONTROL = 2, 3  # other kinds of piece, as sentencepiece numbers them
 SPECIALS = b"".join(piece(token, 0.0, CONTROL) for token in UNIGRAM_SPECIALS.values())
 GOOD = SPECIALS + piece("▁a", -2.5) + piece("(", 0.0, USER_DEFINED) + trained_with(1) + rules()
 
