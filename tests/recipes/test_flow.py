@@ -276,7 +276,9 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(flow: Flow, tmp_path: Path,
     assert (tmp_path / "stopped" / "checkpoints" / "latest").read_text() == f"step-{done:08d}\n"
     assert not (tmp_path / "stopped" / ("config.json" if command == "pretrain" else "finished.json")).exists()
 
+    logged = (tmp_path / "stopped" / "metrics.jsonl").read_text()
     assert litebert(*arguments, "--out", tmp_path / "stopped", "--resume") == 0
+    assert (tmp_path / "stopped" / "metrics.jsonl").read_text().startswith(logged)  # no step was run again
     assert litebert(*arguments, "--out", tmp_path / "whole") == 0
     assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
     assert steps_of(tmp_path / "stopped") == steps_of(tmp_path / "whole")

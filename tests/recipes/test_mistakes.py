@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import lzma
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -263,6 +265,14 @@ def test_a_folder_that_may_not_be_written_is_refused_before_the_work(
         pytest.skip("this user may write anywhere")
     line = complaint(capsys, flow, f"tokenizer --input {flow.corpus} --out {locked / 'tok'} --vocab-size 100")
     assert f"{locked / 'tok'}: cannot hold the results (you may not write there); choose another --out" in line
+
+
+def test_latin_1_on_standard_input_is_reported_with_its_line(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\n")))
+    line = complaint(capsys, flow, "predict --model {classifier}")
+    assert "standard input, line 1: byte 0xe9 is not UTF-8; convert it first, with: iconv" in line
 
 
 def test_an_empty_label_is_no_mistake_where_it_is_to_be_found(

@@ -69,7 +69,8 @@ def train(
             metrics = {name: float(value.detach()) for name, value in measured.items()}
             if not math.isfinite(metrics["loss"]):
                 raise ConfigError(
-                    f"loss={metrics['loss']} at step {step + 1}; run it again with a lower --learning-rate, in another --out"
+                    f"loss={metrics['loss']} at step {step + 1}; "
+                    "run it again with a lower --learning-rate, in another --out"
                 )
             optimizer.zero_grad(set_to_none=True)
             measured["loss"].backward()

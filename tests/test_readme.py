@@ -1,0 +1,84 @@
+"""What the README shows works, and both READMEs say the same."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from litebert.cli import PLANNED, RECIPES, parse
+from litebert.model import Albert
+from litebert.predict import Model
+from litebert.tasks import Classify
+from tests.conftest import REPOSITORY
+
+READMES = {name: (REPOSITORY / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh-CN.md")}
+PAGES = READMES | {str(p.relative_to(REPOSITORY)): p.read_text(encoding="utf-8") for p in REPOSITORY.glob("docs/*.md")}
+
+
+def blocks(text: str, language: str = "") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(text: str) -> list[list[str]]:
+    """Every `litebert …` line of the code blocks and tables, as words."""
+    lines = [line for block in blocks(text) for line in block.splitlines()] + re.findall(r"`(litebert [^`]+)`", text)
+    found = []
+    for line in lines:
+        match = re.search(r"\blitebert (\S.*)", line.split("#")[0])
+        if match and not line.startswith(("pip", "src")):
+            words = shlex.split(re.sub(r"\[(--[\w-]+)\]", r"\1", match[1]))
+            if words[0] in RECIPES:
+                found.append(words)
+    return found
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_the_python_of_the_readme_runs_and_prints_what_it_shows(name: str, model: Model, tmp_path: Path) -> None:
+    task = Classify(["account", "billing", "bug", "delivery", "feature", "praise"])
+    classifier = Model(Albert(model.config, {"classify": task.head(model.config)}), model.tokenizer, task)
+    classifier.save(tmp_path / "runs" / "demo" / "classifier")
+    code = blocks(READMES[name], "python")[0]
+    shown = blocks(READMES[name])[1].splitlines()
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    printed = run.stdout.splitlines()
+    assert len(printed) == len(shown)
+    shape = re.compile(r"'\w+'|\d+\.?\d*(?:e-\d+)?")  # the words and numbers of another model differ, the form does not
+    for ours, theirs in zip(printed, shown, strict=True):
+        assert shape.sub("…", ours) == shape.sub("…", theirs)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_command_shown_has_these_flags(name: str) -> None:
+    for command, *flags in commands(PAGES[name]):
+        recipe = import_module(f"litebert.recipes.{command}")
+        parse(recipe.Config, command, flags)
+
+
+def test_the_readme_shows_every_command() -> None:
+    for text in READMES.values():
+        assert {words[0] for words in commands(text)} == set(RECIPES)
+        for planned in PLANNED:
+            assert planned in text
+
+
+def test_both_readmes_show_the_same_code_and_numbers() -> None:
+    english, chinese = READMES.values()
+    assert commands(english) == commands(chinese)
+    assert [re.sub("#.*", "", b) for b in blocks(english, "python")] == [
+        re.sub("#.*", "", b) for b in blocks(chinese, "python")
+    ]
+    number = re.compile(r"\d[\d,.]*\d|\d")
+    rows = [[sorted(number.findall(line)) for line in text.splitlines() if line.startswith("|")] for text in (english, chinese)]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_between_pages_lead_somewhere(name: str) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", PAGES[name]):
+        assert (REPOSITORY / name).parent.joinpath(target).exists(), target
