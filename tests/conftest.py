@@ -20,6 +20,9 @@ from litebert.predict import Model
 from litebert.tasks import Mask
 from litebert.tokenizer import Tokenizer, train_unigram
 
+# Tests run side by side: with more threads than cores torch spends its time waiting.
+torch.set_num_threads(1)
+
 REPOSITORY = Path(__file__).parent.parent
 DATA = Path(os.environ.get("LITEBERT_DATA", REPOSITORY.parent / "shared" / "data"))
 

@@ -71,13 +71,15 @@ def test_the_public_surface_is_what_it_says() -> None:
 
 
 def test_importing_litebert_imports_nothing_heavy() -> None:
-    code = "import sys, litebert; print([m for m in ('torch', 'numpy', 'tokenizers', 'rich', 'tyro') if m in sys.modules])"
+    code = (
+        "import sys, litebert; print([m for m in ('torch', 'numpy', 'tokenizers', 'rich', 'tyro') if m in sys.modules])"
+    )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
 
 
 def test_only_optional_imports_reach_beyond_the_core() -> None:
-    """At the top of a file stand the standard library and core dependencies; extras are imported where they are used."""
+    """At the top of a file stand the standard library and the core; extras are imported where they are used."""
     core = {"torch", "numpy", "safetensors", "tokenizers", "rich", "litebert", "tomli"}
     for path in FILES:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:

@@ -104,7 +104,9 @@ def test_a_hub_name_loads_from_the_hub_s_own_cache_without_network(model: Model,
     found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "32"
     absent = code.replace("albert-test", "absent")
-    refused = subprocess.run([sys.executable, "-c", absent], env=environment, capture_output=True, text=True, check=False)
+    refused = subprocess.run(
+        [sys.executable, "-c", absent], env=environment, capture_output=True, text=True, check=False
+    )
     assert "someone/absent: no such folder here, and the hub did not give it" in refused.stderr
 
 

@@ -74,7 +74,10 @@ def test_both_readmes_show_the_same_code_and_numbers() -> None:
         re.sub("#.*", "", b) for b in blocks(chinese, "python")
     ]
     number = re.compile(r"\d[\d,.]*\d|\d")
-    rows = [[sorted(number.findall(line)) for line in text.splitlines() if line.startswith("|")] for text in (english, chinese)]
+    rows = [
+        [sorted(number.findall(line)) for line in text.splitlines() if line.startswith("|")]
+        for text in (english, chinese)
+    ]
     assert rows[0] == rows[1]
 
 

@@ -9,6 +9,7 @@ import io
 import os
 import re
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -44,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in ("-V", "--version"):
         print(f"litebert {__version__}")
         return 0
+    warnings.showwarning = _show_warning
     try:
         return _run(name, flags)
     except LitebertError as error:
@@ -55,6 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has left, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print("litebert: warning:", " ".join(str(message).splitlines()), file=sys.stderr)
 
 
 def _run(name: str, flags: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Folders that transformers, sentence-transformers and litebert all read, with equal outputs. Run with -s for the figures."""
+"""Folders that transformers, sentence-transformers and litebert all read, with equal outputs; prints the figures."""
 
 from __future__ import annotations
 
@@ -138,7 +138,9 @@ def test_a_really_trained_albert_gives_transformers_numbers(
     for name, rows, given in (("padded", ids, mask.long()), ("unpadded", ids[:1, : int(mask[0].sum())], None)):
         hidden, logits = compare(ours, theirs, rows, given)
         with capsys.disabled():
-            print(f"\nparity {'trained (reactions)':<28} {name:<9} hidden {hidden:.1e}  MLM logits {logits:.1e}", end="")
+            print(
+                f"\nparity {'trained (reactions)':<28} {name:<9} hidden {hidden:.1e}  MLM logits {logits:.1e}", end=""
+            )
         assert hidden <= HIDDEN_TOLERANCE
         assert logits <= LOGIT_TOLERANCE
 
@@ -347,6 +349,11 @@ def traverse(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
+def shrink_vocabulary(tensors: dict[str, torch.Tensor]) -> None:
+    for name in ("albert.embeddings.word_embeddings.weight", "predictions.bias"):
+        tensors[name] = tensors[name][:100].clone()
+
+
 def untie(folder: Path) -> None:
     name = "albert.embeddings.word_embeddings.weight"
     edit_weights(folder, lambda tensors: tensors.update({"predictions.decoder.weight": tensors[name] + 1}))
@@ -379,18 +386,16 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "untied table": (untie, "predictions.decoder.weight is not tied"),
     "no tokenizer": (lambda f: [(f / n).unlink() for n in ("tokenizer.json", "spiece.model")], "holds none of"),
     "tokenizer too large": (
-        lambda f: edit_weights(
-            f,
-            lambda t: [t.update({n: t[n][:100].clone()}) for n in ("albert.embeddings.word_embeddings.weight", "predictions.bias")],
-        )
-        or edit_config(f, vocab_size=100),
+        lambda f: edit_weights(f, shrink_vocabulary) or edit_config(f, vocab_size=100),
         "the tokenizer has 200 tokens and the model only 100",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_bad_folder_gives_one_clear_error(model: Model, tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_folder_gives_one_clear_error(
+    model: Model, tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "model"
     model.save(folder)
     monkeypatch.chdir(tmp_path)
@@ -407,7 +412,7 @@ def test_copies_that_should_be_shared_but_differ_are_refused(model: Model, tmp_p
     random_model(replace(model.config, sharing="attention"), model.tokenizer).save(tmp_path)
     name = "albert.encoder.albert_layer_groups.1.albert_layers.0.attention.dense.bias"
     edit_weights(tmp_path, lambda tensors: tensors.update({name: tensors[name] + 1}))
-    with pytest.raises(CheckpointError, match="sharing='attention' but .* differs from its copies"):
+    with pytest.raises(CheckpointError, match=r"sharing='attention' but .* differs from its copies"):
         load_folder(tmp_path)
 
 
@@ -418,7 +423,9 @@ def test_an_interrupted_save_leaves_no_folder_that_loads_half(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(safetensors.torch, "save_file", full_disk)
-    with pytest.raises(litebert.LitebertError, match=r"model.safetensors: cannot be written \(No space left on device\)"):
+    with pytest.raises(
+        litebert.LitebertError, match=r"model.safetensors: cannot be written \(No space left on device\)"
+    ):
         model.save(tmp_path / "new")
     assert not (tmp_path / "new" / "config.json").exists()
     assert not list((tmp_path / "new").glob(".*"))

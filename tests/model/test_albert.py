@@ -107,7 +107,9 @@ def test_the_gradient_of_a_shared_weight_is_the_sum_over_its_uses(
         for block in range(config.blocks_of(half)):  # type: ignore[arg-type]
             users = [layer for layer in range(6) if config.block_at(half, layer, 0) == block]  # type: ignore[arg-type]
             summed = sum(getattr(getattr(untied, half)[layer], name).weight.grad for layer in users)
-            torch.testing.assert_close(getattr(getattr(tied, half)[block], name).weight.grad, summed, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(
+                getattr(getattr(tied, half)[block], name).weight.grad, summed, rtol=1e-4, atol=1e-6
+            )
 
 
 @pytest.mark.parametrize(
@@ -194,9 +196,12 @@ def test_depth_runs_that_many_passes_of_the_shared_layer(tiny_config: AlbertConf
 
 
 @pytest.mark.parametrize(
-    ("changes", "depth"), [({}, 0), ({"sharing": "none"}, 4), ({"num_hidden_groups": 3}, 4), ({"depth_embedding": True}, 4)]
+    ("changes", "depth"),
+    [({}, 0), ({"sharing": "none"}, 4), ({"num_hidden_groups": 3}, 4), ({"depth_embedding": True}, 4)],
 )
-def test_a_depth_that_does_not_exist_is_refused(tiny_config: AlbertConfig, changes: dict[str, object], depth: int) -> None:
+def test_a_depth_that_does_not_exist_is_refused(
+    tiny_config: AlbertConfig, changes: dict[str, object], depth: int
+) -> None:
     encoder = Encoder(replace(tiny_config, **changes))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=f"depth={depth} must lie between 1 and 3"):
         encoder(torch.tensor([[5, 6]]), depth=depth)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -132,14 +132,3 @@ def _parquet(path: Path) -> Iterator[Row]:
         raise DataError(f"{path}: not readable as Parquet ({error}); write it again") from error
     for number, values in enumerate(table.to_pylist(), start=1):
         yield Row(values, path, number)
-
-
-def require_columns(rows: Iterable[Row], *columns: str) -> None:
-    """Every row must have these columns."""
-    for row in rows:
-        for column in columns:
-            if row.values.get(column) is None:
-                names = ", ".join(row.values)
-                raise DataError(
-                    f"{row.where}: no column {column!r} (it has {names}); rename a column or add one called {column!r}"
-                )

@@ -179,9 +179,9 @@ class Encoder(nn.Module):
         self.gradient_checkpointing = False
         """Recompute each pass in the backward instead of keeping its activations."""
 
-        self.word_embeddings = nn.Embedding(config.vocab_size, config.embedding_size)
-        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.embedding_size)
-        self.segment_embeddings = nn.Embedding(config.type_vocab_size, config.embedding_size)
+        self.word_embeddings = _table(config.vocab_size, config.embedding_size)
+        self.position_embeddings = _table(config.max_position_embeddings, config.embedding_size)
+        self.segment_embeddings = _table(config.type_vocab_size, config.embedding_size)
         self.embedding_norm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
         self.embedding_dropout = nn.Dropout(config.hidden_dropout_prob)
         self.project = nn.Linear(config.embedding_size, config.hidden_size)
@@ -195,9 +195,7 @@ class Encoder(nn.Module):
         self.relative_bias = (
             nn.Parameter(torch.empty(2 * distance + 1, config.num_attention_heads)) if distance else None
         )
-        self.depth_embeddings = (
-            nn.Embedding(config.num_hidden_layers, config.hidden_size) if config.depth_embedding else None
-        )
+        self.depth_embeddings = _table(config.num_hidden_layers, config.hidden_size) if config.depth_embedding else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -308,8 +306,15 @@ class Encoder(nn.Module):
         return depth
 
 
+def _table(rows: int, size: int) -> nn.Embedding:
+    """An embedding table without torch's own start, which we replace anyway and which is slow on the meta device."""
+    return nn.Embedding.from_pretrained(torch.empty(rows, size), freeze=False)
+
+
 def initialize(module: nn.Module, std: float) -> None:
     """ALBERT's start: truncated normal matrices and tables, zero biases, unit LayerNorms."""
+    if next(module.parameters()).is_meta:
+        return  # a model without memory, about to be filled from a file
     for part in module.modules():
         if isinstance(part, (nn.Linear, nn.Embedding)):
             nn.init.trunc_normal_(part.weight, std=std, a=-2 * std, b=2 * std)

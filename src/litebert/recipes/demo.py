@@ -42,7 +42,7 @@ class Config:
     """How much text to collect."""
     vocab_size: int = 4000
     """Tokens to learn."""
-    steps: int = 600
+    steps: int = 400
     """Pre-training steps."""
     epochs: int = 25
     """Times to go through the labelled messages."""
@@ -74,7 +74,7 @@ def run(config: Config) -> int:
     _say(console, 4, "pre-train a tiny ALBERT: hidden words and sentence order")
     settings = pretrain.Config(
         data=paths["shards"], out=paths["pretrained"], preset="tiny", steps=config.steps, batch_size=32, length=64,
-        learning_rate=1e-3, seed=config.seed, device="cpu",
+        learning_rate=1e-3, mask_rate=0.3, seed=config.seed, device="cpu",
     )  # fmt: skip
     if pretrain.run(settings):
         return INTERRUPTED

@@ -26,10 +26,11 @@ def pretraining_loss(model: Albert, batch: PretrainingBatch, depth: int | None =
 
 
 def depth_at(step: int, steps: int, layers: int) -> int:
-    """How many passes of the shared layer step `step` runs: a quarter of them at first, then half, then all.
+    """How many passes of the shared layer step `step` runs: a quarter of them (two at least), then half, then all.
 
     A deep stack of one shared layer started at full depth stays for a long time where it knows only which words are
     frequent; a shallow one leaves that plateau quickly, and because the layer is shared, deepening it copies nothing.
     """
     done = step / steps
-    return max(1, layers // 4) if done < 0.6 else max(1, layers // 2) if done < 0.85 else layers
+    passes = layers // 4 if done < 0.6 else layers // 2 if done < 0.85 else layers
+    return min(layers, max(2, passes))

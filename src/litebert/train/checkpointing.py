@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,11 @@ class Checkpoints:
             try:
                 sha256 = read_json(folder / "sha256.json")
                 if sha256 != {file: sha256_of(folder / file) for file in FILES}:
-                    continue
+                    raise CheckpointError(f"{folder}: does not match its sha256.json")
                 state = read_json(folder / "state.json")
-            except (CheckpointError, OSError):
-                continue  # half-written or damaged: the one before it is whole
+            except (CheckpointError, OSError) as error:
+                warnings.warn(f"checkpoint {name} is damaged ({error}); going back to the one before it", stacklevel=2)
+                continue
             changed = [
                 f"{key} (was {value!r}, is {settings.get(key)!r})"
                 for key, value in state["settings"].items()

@@ -59,9 +59,8 @@ def train(
     with stop_on_signal() as stop:
         for step in range(start, steps):
             began = time.perf_counter()
-            torch.manual_seed(
-                seed * 1_000_003 + step
-            )  # dropout too depends on (seed, step) alone, so a resumed run repeats it
+            # dropout too depends on (seed, step) alone, so a resumed run repeats it
+            torch.manual_seed(seed * 1_000_003 + step)
             learning_rate = rate(step)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
