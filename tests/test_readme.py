@@ -22,7 +22,9 @@ PAGES = READMES | {str(p.relative_to(REPOSITORY)): p.read_text(encoding="utf-8")
 
 
 def blocks(text: str, language: str = "") -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    """The fenced blocks in this language."""
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    return [content for name, content in fenced if name == language]
 
 
 def commands(text: str) -> list[list[str]]:
@@ -79,6 +81,11 @@ def test_both_readmes_show_the_same_code_and_numbers() -> None:
         for text in (english, chinese)
     ]
     assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_is_left_to_fill_in(name: str) -> None:
+    assert "@@" not in PAGES[name]
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -56,8 +56,8 @@ class Report:
 
     def confusion(self, labels: Sequence[str], counts: Sequence[Sequence[int]], caption: str) -> None:
         """Rows are the truth, columns the answers."""
-        size = 1.6 + 0.62 * len(labels)
-        figure, axes = _figure(size + 0.6, size)
+        size = 1.2 + 0.42 * len(labels)
+        figure, axes = _figure(size + 0.5, size)
         axes.imshow(counts, cmap="Blues")
         darkest = max(max(row) for row in counts) or 1
         for row, cells in enumerate(counts):
@@ -81,7 +81,9 @@ class Report:
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=144, bbox_inches="tight")
         data = base64.b64encode(buffer.getvalue()).decode("ascii")
-        self._parts.append(f'<img alt="{html.escape(caption)}" src="data:image/png;base64,{data}">')
+        self._parts.append(
+            f'<img alt="{html.escape(caption)}" width="{figure.get_figwidth() * 96:.0f}" src="data:image/png;base64,{data}">'
+        )
         self._parts.append(f'<p class="note">{html.escape(caption)}</p>')
 
 
