@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,31 @@ def test_a_file_over_the_limit_is_not_read(tmp_path: Path, monkeypatch: pytest.M
 def test_a_missing_file_is_told_by_name(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"a\.json: cannot be read \(No such file"):
         read_limited(tmp_path / "a.json")
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
+    reader.start()
+    atomic_write(pipe, "text")
+    reader.join(timeout=10)
+    assert received == [b"text"]
+    assert pipe.is_fifo()
+
+
+def test_a_link_stays_and_its_target_keeps_its_mode(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    atomic_write(link, "new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    assert target.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is a folder"):
+        atomic_write(tmp_path, "text")

@@ -67,6 +67,14 @@ def test_predict_answers_strings_pairs_and_mappings_alike(model: Model) -> None:
         classifier.predict("not a list")
 
 
+def test_an_answer_does_not_depend_on_its_neighbours(model: Model) -> None:
+    task = Classify(["a", "b"])
+    classifier = Model(Albert(model.config, {"classify": task.head(model.config)}).eval(), model.tokenizer, task)
+    alone = classifier.predict(["some text"])[0]
+    beside_a_pair = classifier.predict([("left", "right"), "some text"])[1]
+    assert alone.probabilities == pytest.approx(beside_a_pair.probabilities, abs=1e-7)
+
+
 def test_the_batch_size_does_not_change_answers(model: Model) -> None:
     texts = [f"{text} [MASK]" for text in PROSE[:7]]
     small, large = model.predict(texts, batch_size=2), model.predict(texts, batch_size=7)

@@ -17,6 +17,7 @@ from typing import Any
 
 from litebert import __version__
 from litebert.errors import ConfigError, LitebertError
+from litebert.recipes._shared import INTERRUPTED
 
 RECIPES = ("demo", "models", "tokenizer", "prepare", "pretrain", "finetune", "evaluate", "predict")
 PLANNED = {
@@ -33,7 +34,6 @@ PLANNED = {
     "reproduce": "re-run the paper's experiments",
 }
 USAGE_ERROR = 2
-INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,9 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in ("-V", "--version"):
         print(f"litebert {__version__}")
         return 0
-    warnings.showwarning = _show_warning
     try:
-        return _run(name, flags)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return _run(name, flags)
     except LitebertError as error:
         print("litebert:", " ".join(str(error).splitlines()), file=sys.stderr)
         return USAGE_ERROR

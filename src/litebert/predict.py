@@ -12,7 +12,7 @@ import torch
 
 from litebert.data.batches import Batch, by_length, collate
 from litebert.errors import CheckpointError, ConfigError, DataError
-from litebert.interop.huggingface import load_folder, save_folder
+from litebert.interop.huggingface import Folder, load_folder, save_folder
 from litebert.model import Albert, AlbertConfig, Encoder
 from litebert.tasks import Mask, Task
 from litebert.tasks.mask import Fill
@@ -33,10 +33,18 @@ HUB_FILES = [
 class Model:
     """An ALBERT with its tokenizer and, if it was taught one, its task."""
 
-    def __init__(self, albert: Albert, tokenizer: Tokenizer, task: Task[Any, Any] | None = None) -> None:
+    def __init__(
+        self,
+        albert: Albert,
+        tokenizer: Tokenizer,
+        task: Task[Any, Any] | None = None,
+        max_length: int | None = None,
+    ) -> None:
         self.albert = albert
         self.tokenizer = tokenizer
         self.task = task
+        self.max_length = max_length or albert.config.max_position_embeddings
+        """Texts are cut to this many tokens: the length the model was trained on, or what its positions allow."""
 
     @property
     def encoder(self) -> Encoder:
@@ -57,11 +65,11 @@ class Model:
 
     def save(self, path: str | Path) -> None:
         """Write a folder that litebert, transformers and sentence-transformers load."""
-        save_folder(Path(path), self.albert, self.tokenizer, self.task)
+        save_folder(Path(path), Folder(self.albert, self.tokenizer, self.task, self.max_length))
 
     def embed(self, texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
         """One vector per text, the mean of its tokens' hidden states: float32, (texts, hidden)."""
-        encodings = self.tokenizer.encode(texts, max_length=self.config.max_position_embeddings)
+        encodings = self.tokenizer.encode(texts, max_length=self.max_length)
         vectors = np.zeros((len(encodings), self.config.hidden_size), dtype=np.float32)
         for indices, batch in self._batches(encodings, batch_size):
             hidden = self.encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids).float()
@@ -101,7 +109,7 @@ class Model:
         return self.task
 
     def _answers(self, task: Task[Any, Any], records: Sequence[Any], batch_size: int) -> list[Any]:
-        encodings = task.encode(records, self.tokenizer, self.config.max_position_embeddings) if records else []
+        encodings = task.encode(records, self.tokenizer, self.max_length) if records else []
         answers: list[Any] = [None] * len(records)
         for indices, batch in self._batches(encodings, batch_size):
             for index, answer in zip(
@@ -132,7 +140,8 @@ def load(path_or_name: str | Path) -> Model:
     path = Path(path_or_name)
     if not path.is_dir():
         path = _download(str(path_or_name))
-    return Model(*load_folder(path))
+    folder = load_folder(path)
+    return Model(folder.model, folder.tokenizer, folder.task, folder.max_length)
 
 
 def _download(name: str) -> Path:

@@ -7,6 +7,8 @@ import os
 import pickle
 import re
 import shutil
+import warnings
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -343,6 +345,21 @@ def put_exploit_in_a_torch_file(folder: Path) -> None:
     torch.save({"albert.pooler.bias": Exploit()}, folder / "pytorch_model.bin")
 
 
+def put_expanded(folder: Path) -> None:
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    tensors["albert.pooler.bias"] = torch.zeros(1, dtype=torch.half).expand(10**12)
+    (folder / "model.safetensors").unlink()
+    torch.save(tensors, folder / "pytorch_model.bin")
+
+
+def put_zip_bomb(folder: Path) -> None:
+    """A real archive of a few bytes whose directory promises 16 GB."""
+    (folder / "model.safetensors").unlink()
+    with zipfile.ZipFile(folder / "pytorch_model.bin", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", b"x")
+        archive.filelist[0].file_size = 16 << 30
+
+
 def traverse(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder.parent / "outside.safetensors")
     index = {"weight_map": {"albert.pooler.bias": "../outside.safetensors"}}
@@ -370,6 +387,19 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "has no config.json"),
     "config not JSON": (lambda f: (f / "config.json").write_text("{"), "config.json: not JSON"),
     "config a list": (lambda f: (f / "config.json").write_text("[]"), "holds a JSON list"),
+    "absurd size": (lambda f: edit_config(f, hidden_size=2_000_000), "where config.json implies"),
+    "absurd depth": (lambda f: edit_config(f, num_hidden_layers=10**7), "must be a whole number between 1 and 1,000"),
+    "architectures not a list": (lambda f: edit_config(f, architectures=5), "architectures=5"),
+    "special token not a string": (
+        lambda f: (f / "tokenizer_config.json").write_text('{"cls_token": 5}'),
+        "cls_token=5 in tokenizer_config.json must be a string",
+    ),
+    "length beyond the positions": (
+        lambda f: edit_config(f, litebert={"max_length": 100_000}),
+        "litebert.max_length=100000 must fit the model",
+    ),
+    "a huge tensor in few bytes": (put_expanded, "has shape (1000000000000,)"),
+    "a zip bomb": (put_zip_bomb, "is over the limit of"),
     "a BERT": (lambda f: edit_config(f, model_type="bert"), "model_type='bert' is not an ALBERT"),
     "bad setting": (lambda f: edit_config(f, num_attention_heads=5), "num_attention_heads=5 must divide"),
     "string setting": (lambda f: edit_config(f, hidden_size="32"), "hidden_size='32' must be a whole number"),
@@ -406,6 +436,52 @@ def test_a_bad_folder_gives_one_clear_error(
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "exploited").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"problem_type": "regression"}, "problem_type='regression'"),
+        ({"problem_type": "multi_label_classification"}, "problem_type='multi_label_classification'"),
+        ({"id2label": {"0": "same", "1": "same"}}, "two or more different names"),
+        ({"id2label": {"0": "a", "5": "b"}}, "two or more different names"),
+        ({"id2label": {"0": "only"}}, "two or more different names"),
+        ({"id2label": None, "num_labels": "x"}, "must map 0, 1, 2"),
+    ],
+)
+def test_a_classifier_we_would_answer_wrongly_for_is_refused(
+    model: Model, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    task = Classify(["no", "yes"])
+    Model(Albert(model.config, {"classify": task.head(model.config)}), model.tokenizer, task).save(tmp_path)
+    edit_config(tmp_path, **changes)
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        litebert.load(tmp_path)
+
+
+def test_a_head_we_do_not_know_is_named_when_it_is_left_out(model: Model, tmp_path: Path) -> None:
+    model.save(tmp_path)
+    edit_config(tmp_path, architectures=["AlbertForQuestionAnswering"])
+    edit_weights(tmp_path, lambda tensors: tensors.update({"qa_outputs.bias": torch.zeros(2)}))
+    with pytest.warns(UserWarning, match="litebert has no head for qa_outputs.bias"):
+        litebert.load(tmp_path)
+
+
+def test_nothing_is_said_when_nothing_is_left_out(model: Model, tmp_path: Path) -> None:
+    model.save(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        litebert.load(tmp_path)
+
+
+def test_the_length_a_model_was_trained_on_is_kept_for_everyone(model: Model, tmp_path: Path) -> None:
+    transformers, sentence_transformers = peer("transformers"), peer("sentence_transformers")
+    model.max_length = 16
+    model.save(tmp_path)
+    assert litebert.load(tmp_path).max_length == 16
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path).model_max_length == 16
+    theirs = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu").encode([PROSE[0] * 3])
+    assert np.abs(litebert.load(tmp_path).embed([PROSE[0] * 3]) - theirs).max() <= HIDDEN_TOLERANCE
 
 
 def test_copies_that_should_be_shared_but_differ_are_refused(model: Model, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_images_are_embedded_as_png(tmp_path: Path) -> None:
     report.curves([1, 2, 3], {"loss": [3.0, 2.0, 1.0], "other": [1.0, 1.0, 1.0]}, "loss", "Loss by step.")
     report.confusion(["a", "b"], [[3, 1], [0, 2]], "Truth and answers.")
     page = page_of(report, tmp_path)
-    images = re.findall(r'<img alt="([^"]+)" src="data:image/png;base64,([^"]+)">', page)
+    images = re.findall(r'<img alt="([^"]+)" width="\d+" src="data:image/png;base64,([^"]+)">', page)
     assert [caption for caption, _ in images] == ["Loss by step.", "Truth and answers."]
     assert all(base64.b64decode(data).startswith(b"\x89PNG\r\n\x1a\n") for _, data in images)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from litebert.errors import ConfigError, DataError
 from litebert.model import PRESETS, Albert, AlbertConfig, Encoder, preset, pretraining_heads
+from litebert.train.optimizers import adamw
 
 
 def count(config: AlbertConfig, heads: bool = False) -> int:
@@ -66,22 +67,41 @@ def test_sharing_modes_have_the_paper_s_sizes(embedding: int, sharing: str, mill
 
 
 def test_a_shared_layer_is_one_tensor_in_memory_and_in_the_optimizer(tiny_config: AlbertConfig) -> None:
-    encoder = encoder_of(tiny_config)
-    parameters = list(encoder.parameters())
-    assert len({p.data_ptr() for p in parameters}) == len(parameters)
-    assert len(encoder.attention) == len(encoder.ffn) == 1
-    assert len(torch.optim.AdamW(parameters).param_groups[0]["params"]) == len(parameters)
+    encoder = encoder_of(replace(tiny_config, num_hidden_layers=12))
+    memory = {p.untyped_storage().data_ptr() for _, p in encoder.named_parameters(remove_duplicate=False)}
+    one_layer = encoder_of(replace(tiny_config, num_hidden_layers=1))
+    assert len(memory) == len(list(encoder.named_parameters(remove_duplicate=False)))
+    assert len(memory) == len(list(one_layer.parameters()))
+    assert len(adamw(encoder, weight_decay=0.0).state_dict()["param_groups"][0]["params"]) == len(
+        [p for p in one_layer.parameters() if p.dim() >= 2]
+    )
 
 
 def test_after_an_optimizer_step_all_depths_still_agree(tiny_config: AlbertConfig) -> None:
-    encoder = encoder_of(tiny_config).train()
+    """The trained model equals an untied one whose every layer holds the new weights."""
+    encoder = encoder_of(tiny_config)
     ids, mask, segments = padded_batch(tiny_config)
+    before = encoder(ids, mask, segments).detach()
     optimizer = torch.optim.AdamW(encoder.parameters(), lr=0.1)
-    encoder(ids, mask, segments).square().mean().backward()
+    (encoder(ids, mask, segments) * torch.randn_like(before)).sum().backward()
     optimizer.step()
-    used = [encoder.attention[tiny_config.block_at("attention", layer, 0)].qkv.weight for layer in range(3)]
-    assert all(torch.equal(weight, used[0]) for weight in used)
-    assert not torch.equal(used[0], encoder_of(tiny_config).attention[0].qkv.weight), "the step changed nothing"
+    untied = Encoder(replace(tiny_config, sharing="none")).eval()
+    untied.load_state_dict(encoder.state_dict(), strict=False)
+    for layer in range(3):
+        untied.attention[layer].load_state_dict(encoder.attention[0].state_dict())
+        untied.ffn[layer].load_state_dict(encoder.ffn[0].state_dict())
+    after = encoder(ids, mask, segments)
+    assert torch.equal(after, untied(ids, mask, segments))
+    assert not torch.equal(after, before)
+
+
+def test_layers_fall_into_groups_as_in_transformers() -> None:
+    for layers in range(1, 49):
+        for groups in range(1, layers + 1):
+            config = AlbertConfig(num_hidden_layers=layers, num_hidden_groups=groups)
+            ours = [config.group(layer) for layer in range(layers)]
+            assert ours == [int(layer / (layers / groups)) for layer in range(layers)]
+            assert set(ours) == set(range(groups)), "a group without a layer"
 
 
 @pytest.mark.parametrize("sharing", ["all", "attention", "ffn", "none"])
@@ -335,7 +355,7 @@ def test_the_mlm_head_scores_chosen_positions_as_it_would_score_all(tiny_config:
         ({"hidden_size": 30}, "num_attention_heads=4 must divide hidden_size=30; try 3"),
         ({"hidden_act": "tanh"}, "hidden_act='tanh' must be one of gelu, gelu_new, relu, silu"),
         ({"sharing": "most"}, "sharing='most' must be one of all, attention, ffn, none"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers=0 must be a whole number between 1"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers=0 must be a whole number between 1 and 1,000"),
         ({"num_hidden_groups": 9}, "num_hidden_groups=9 must not exceed num_hidden_layers=3"),
         ({"hidden_dropout_prob": 1.5}, "hidden_dropout_prob=1.5 must be a number between 0 and 1"),
         ({"vocab_size": "many"}, "vocab_size='many' must be a whole number"),

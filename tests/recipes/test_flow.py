@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,8 @@ import pytest
 
 import litebert as package
 from litebert.data.shards import Shards
+from litebert.recipes.finetune import Config, _split
+from litebert.tasks import Classify
 from tests.conftest import PROSE, peer
 from tests.recipes.conftest import EXAMPLES, QUICK, SMALL, WORDS, Flow, litebert, make_examples, once, write_csv
 
@@ -301,10 +304,13 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
 ) -> None:
     newest = killed / "checkpoints" / "step-00000004" / "model.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1] + b"\x7f")
-    assert litebert(
-        "pretrain", "--data", flow.shards, "--out", killed, "--steps", 4, "--save-every", 2, *SMALL, "--resume"
-    ) == 0  # fmt: skip
-    assert "from step 2" in capsys.readouterr().err
+    command = ("pretrain", "--data", flow.shards, "--out", killed, "--steps", 4, "--save-every", 2, *SMALL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")  # the tests turn our warnings into errors; a user sees them
+        assert litebert(*command, "--resume") == 0
+    said = capsys.readouterr().err
+    assert "litebert: warning: checkpoint step-00000004 is damaged" in said
+    assert "from step 2" in said
     assert weights(killed) == weights(flow.pretrained)
     assert steps_of(killed) == [1, 2, 3, 4]
 
@@ -318,6 +324,46 @@ def test_a_resume_with_other_settings_is_refused_with_the_difference(
     complaint = capsys.readouterr().err
     assert "learning_rate (was '0.0003', is '0.01')" in complaint
     assert complaint.count("\n") == 1
+
+
+def test_a_resume_on_other_text_is_refused(
+    flow: Flow, killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("another text altogether\n\nand one more\n")
+    shards = tmp_path / "shards"
+    assert litebert("prepare", "--input", other, "--tokenizer", flow.tokenizer, "--out", shards) == 0
+    capsys.readouterr()
+    assert litebert("pretrain", "--data", shards, "--out", killed, "--steps", 4, *SMALL, "--resume") == 2
+    assert "made with other settings: shards (was" in capsys.readouterr().err
+
+
+def test_a_resume_on_other_examples_is_refused(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    examples = tmp_path / "t.csv"
+    examples.write_text(flow.examples.read_text())
+    command = ("finetune", "--model", flow.pretrained, "--train", examples, "--out", tmp_path / "ft", *QUICK)
+    assert litebert(*command, "--epochs", 1) == 0
+    (tmp_path / "ft" / "finished.json").unlink()
+    examples.write_text(flow.examples.read_text().replace("food", "fool"))
+    capsys.readouterr()
+    assert litebert(*command, "--epochs", 1, "--resume") == 2
+    assert f"content of {examples}" in capsys.readouterr().err
+
+
+def test_without_a_valid_file_every_class_is_learned_from(flow: Flow, tmp_path: Path) -> None:
+    examples = tmp_path / "t.csv"
+    examples.write_text(flow.examples.read_text() + "the moon,rare\n")
+    for seed in range(3):
+        out = tmp_path / str(seed)
+        command = ("finetune", "--model", flow.pretrained, "--train", examples, "--out", out, *QUICK)
+        assert litebert(*command, "--epochs", 1, "--seed", seed) == 0
+        records = Classify.read(examples)
+        task = Classify.learn_from(records)
+        config = Config(model="", train=examples, out=out, seed=seed)
+        learned, held_out = _split(records, task.targets(records), config)
+        assert {record.label for record in learned} == set(task.labels)
+        assert len(learned) + len(held_out) == len(records)
+        assert held_out
 
 
 def test_a_run_that_could_be_resumed_is_not_overwritten(
@@ -347,7 +393,7 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_tour_ends_with_a_report_of_two_pictures(tour: Path) -> None:
     page = (tour / "report.html").read_text(encoding="utf-8")
-    assert len(re.findall(r'<img alt="[^"]+" src="data:image/png;base64,', page)) == 2
+    assert len(re.findall(r'<img alt="[^"]+" width="\d+" src="data:image/png;base64,', page)) == 2
     assert "bag of words" in page
 
 

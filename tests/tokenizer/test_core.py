@@ -338,3 +338,19 @@ def test_a_folder_without_a_tokenizer_is_refused_with_the_remedy(tmp_path: Path,
 def test_an_absent_vocabulary_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"absent.txt: cannot be read .* check the path and its permissions"):
         Tokenizer.from_vocab(tmp_path / "absent.txt")
+
+
+def test_a_spiece_folder_that_keeps_case_and_accents_is_read_so(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "spiece.model").write_bytes((data / "vocab" / "english" / "spiece.model").read_bytes())
+    folded = Tokenizer.load(tmp_path).encode(["Café"])[0]
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false, "keep_accents": true}')
+    kept = Tokenizer.load(tmp_path).encode(["Café"])[0]
+    assert "".join(folded.tokens[1:-1]) == "▁cafe"
+    assert "".join(kept.tokens[1:-1]) not in ("▁cafe", "▁Cafe", "▁café")  # upper case is unknown to this vocabulary
+
+
+def test_a_vocabulary_that_repeats_a_token_is_refused_with_both_lines(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\na\n", encoding="utf-8")
+    with pytest.raises(CheckpointError, match="line 8: repeats line 6"):
+        Tokenizer.from_vocab(path)

@@ -14,6 +14,7 @@ from litebert.errors import DataError, require_extra
 from litebert.files import COMPRESSED, DAMAGE, decompressed
 
 FIELD_LIMIT_CHARACTERS = 10_000_000
+TABLE_LIMIT_BYTES = 1 << 30  # unpacked
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
@@ -69,10 +70,13 @@ def read_text(path: Path) -> str:
 def _read_bytes(path: Path) -> bytes:
     try:
         with path.open("rb") as raw, decompressed(raw, path.suffix) as file:
-            return file.read()
+            content = file.read(TABLE_LIMIT_BYTES + 1)
     except DAMAGE as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise DataError(f"{path}: cannot be read ({reason}); check the path, or unpack and pack it again") from error
+    if len(content) > TABLE_LIMIT_BYTES:
+        raise DataError(f"{path}: over {TABLE_LIMIT_BYTES >> 30} GiB unpacked, too large for a table; split it")
+    return content
 
 
 def _delimited(path: Path, text: str, delimiter: str) -> Iterator[Row]:

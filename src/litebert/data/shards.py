@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from litebert.errors import DataError
-from litebert.files import read_json, replacing, write_json
+from litebert.files import read_json, replacing, sha256_of, write_json
 from litebert.tokenizer import Tokenizer
 
 DOCUMENT_START, SENTENCE_START, WORD_START = 1, 2, 4
@@ -39,6 +39,13 @@ class ShardIndex:
     tokens: int
     documents: int
     sha256: dict[str, str]
+
+    @property
+    def digest(self) -> str:
+        """One hash that names the content of all shards."""
+        return hashlib.sha256(
+            "".join(f"{name}{self.sha256[name]}" for name in sorted(self.sha256)).encode()
+        ).hexdigest()
 
 
 class ShardWriter:
@@ -151,6 +158,12 @@ class Shards:
                 f"{self.folder}: tokenizer.json is not the one the shards were made with; run litebert prepare again"
             )
         return tokenizer
+
+    def verify(self) -> None:
+        """Compare every file with its SHA-256: a flipped bit would train on garbage in silence."""
+        for name, expected in self.index.sha256.items():
+            if sha256_of(self.folder / name) != expected:
+                raise DataError(f"{self.folder / name}: damaged (its SHA-256 differs); run litebert prepare again")
 
     def _map(self, name: str, dtype: np.dtype) -> np.ndarray:
         path = self.folder / name

@@ -7,8 +7,10 @@ key in config.json, so that transformers computes the same and we read them shar
 from __future__ import annotations
 
 import pickle
+import warnings
+import zipfile
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -49,42 +51,55 @@ _HEADS = {
     "classify": {"linear": "classifier"},
 }
 _TIED = {
-    "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
-    "predictions.decoder.bias": "predictions.bias",
+    "predictions.decoder.weight": "encoder.word_embeddings.weight",
+    "predictions.decoder.bias": "heads.mlm.bias",
 }
 _IGNORED = ("embeddings.position_ids",)  # a buffer of old versions: 0, 1, 2, …
 
 
-def load_folder(folder: Path) -> tuple[Albert, Tokenizer, Task[Any, Any] | None]:
-    """Read a model, its tokenizer and what it was taught, from a folder that litebert or transformers saved."""
-    settings = read_settings(folder)
-    config = config_from(settings, folder)
-    tensors = read_tensors(folder)
+@dataclass(frozen=True)
+class Folder:
+    """What a model folder holds."""
+
+    model: Albert
+    tokenizer: Tokenizer
+    task: Task[Any, Any] | None
+    max_length: int
+    """The longest sequence the model was trained on, as far as the folder says."""
+
+
+def load_folder(path: Path) -> Folder:
+    """Read a folder that litebert or transformers saved."""
+    settings = read_settings(path)
+    config = config_from(settings, path)
+    tensors = read_tensors(path)
     task, heads = _heads_for(settings, config, tensors)
-    with torch.device("meta"):
+    with torch.device("meta"):  # shapes without memory: nothing is allocated for a file that does not fit
         model = Albert(config, heads)
-    model.to_empty(device="cpu")
-    _fill(model, tensors, folder)
-    tokenizer = Tokenizer.load(folder)
+    model.load_state_dict(_assemble(model, tensors, path), assign=True)
+    tokenizer = Tokenizer.load(path)
     if tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model only {config.vocab_size}; "
+            f"{path}: the tokenizer has {tokenizer.vocab_size} tokens and the model only {config.vocab_size}; "
             "they do not belong together"
         )
-    return model.eval(), tokenizer, task
+    max_length = settings.get("litebert", {}).get("max_length", config.max_position_embeddings)
+    if not isinstance(max_length, int) or not 8 <= max_length <= config.max_position_embeddings:
+        raise CheckpointError(f"{path / 'config.json'}: litebert.max_length={max_length!r} must fit the model")
+    return Folder(model.eval(), tokenizer, task, max_length)
 
 
-def save_folder(folder: Path, model: Albert, tokenizer: Tokenizer, task: Task[Any, Any] | None) -> None:
+def save_folder(path: Path, folder: Folder) -> None:
     """Write a folder that transformers, sentence-transformers and litebert load.
 
     config.json comes last: a folder without it is unfinished.
     """
-    tensors = dict(tensors_of(model))
-    tokenizer.save(folder, model.config.max_position_embeddings)
-    with replacing(folder / "model.safetensors") as temporary:
+    tensors = dict(tensors_of(folder.model))
+    folder.tokenizer.save(path, folder.max_length)
+    with replacing(path / "model.safetensors") as temporary:
         safetensors.torch.save_file(tensors, temporary, metadata={"format": "pt"})
-    _write_sentence_transformers(folder, model.config)
-    write_json(folder / "config.json", settings_of(model, tokenizer, task))
+    _write_sentence_transformers(path, folder)
+    write_json(path / "config.json", settings_of(folder))
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -117,11 +132,11 @@ def config_from(settings: dict[str, Any], folder: Path) -> AlbertConfig:
         raise CheckpointError(f"{folder / 'config.json'}: {error}") from error
 
 
-def settings_of(model: Albert, tokenizer: Tokenizer, task: Task[Any, Any] | None) -> dict[str, Any]:
+def settings_of(folder: Folder) -> dict[str, Any]:
     """What config.json says."""
-    config = model.config
+    config, task = folder.model.config, folder.task
     settings = {key: value for key, value in config.to_dict().items() if key not in OURS}
-    ours: dict[str, Any] = {key: getattr(config, key) for key in OURS}
+    ours: dict[str, Any] = {key: getattr(config, key) for key in OURS} | {"max_length": folder.max_length}
     if config.sharing != "all":
         ours["num_hidden_groups"] = config.num_hidden_groups
         settings["num_hidden_groups"] = config.num_hidden_layers
@@ -132,10 +147,10 @@ def settings_of(model: Albert, tokenizer: Tokenizer, task: Task[Any, Any] | None
     expressible = not config.relative_attention_distance and not config.depth_embedding
     return settings | {
         "model_type": "albert" if expressible else "litebert",
-        "architectures": [_architecture(model, task)],
-        "pad_token_id": tokenizer.pad_id,
-        "bos_token_id": tokenizer.cls_id,
-        "eos_token_id": tokenizer.sep_id,
+        "architectures": [_architecture(folder.model, task)],
+        "pad_token_id": folder.tokenizer.pad_id,
+        "bos_token_id": folder.tokenizer.cls_id,
+        "eos_token_id": folder.tokenizer.sep_id,
         "dtype": "float32",
         "litebert": ours,
     }
@@ -151,7 +166,7 @@ def tensors_of(model: Albert) -> Iterator[tuple[str, Tensor]]:
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """The weights of a folder under current names, in float32. Nothing is ever unpickled blindly."""
+    """The weights of a folder under current names. Nothing is ever unpickled blindly."""
     path = next(
         (
             folder / name
@@ -168,7 +183,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for file in _shards(path) if path.suffix == ".json" else [path]:
         tensors |= _read_bin(file) if file.suffix == ".bin" else _read_safetensors(file)
-    return {_current_name(name): tensor.float() for name, tensor in tensors.items() if not name.endswith(_IGNORED)}
+    return {_current_name(name): tensor for name, tensor in tensors.items() if not name.endswith(_IGNORED)}
 
 
 def name_map(model: Albert) -> Iterator[tuple[str, str, int | None]]:
@@ -200,59 +215,59 @@ def name_map(model: Albert) -> Iterator[tuple[str, str, int | None]]:
                 yield f"heads.{head}.{ours}{kind}", f"{theirs}{kind}", None
 
 
-def _fill(model: Albert, tensors: dict[str, Tensor], folder: Path) -> None:
-    """Copy every tensor to its place; complain of any that is missing, misshapen, contradictory or left over."""
-    states = model.state_dict()
-    filled: set[tuple[str, int | None]] = set()
+def _assemble(model: Albert, tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
+    """The model's state from the file's tensors; refuses what is missing, misshapen, contradictory or left over."""
+    shapes = {name: state.shape for name, state in model.state_dict().items()}
+    pieces: dict[str, dict[int, Tensor]] = {}
     missing = []
     for ours, theirs, part in name_map(model):
-        if ours not in states:
+        if ours not in shapes:
             continue
-        place = states[ours] if part is None else states[ours].chunk(3)[part]
+        shape = shapes[ours] if part is None else torch.Size((shapes[ours][0] // 3, *shapes[ours][1:]))
         tensor = tensors.pop(theirs, None)
         if tensor is None:
-            missing.append((ours, theirs))
-        elif tensor.shape != place.shape:
+            missing.append(theirs)
+            continue
+        if tensor.shape != shape:
             raise CheckpointError(
-                f"{folder}: {theirs} has shape {tuple(tensor.shape)} where config.json implies {tuple(place.shape)}; "
+                f"{folder}: {theirs} has shape {tuple(tensor.shape)} where config.json implies {tuple(shape)}; "
                 "weights and config do not belong together"
             )
-        elif (ours, part) in filled and not torch.equal(place, tensor):
+        before = pieces.setdefault(ours, {}).setdefault(part or 0, tensor)
+        if not torch.equal(before, tensor):
             raise CheckpointError(
                 f"{folder}: sharing={model.config.sharing!r} but {theirs} differs from its copies; "
                 "set litebert.sharing to 'none' in config.json"
             )
-        else:
-            place.copy_(tensor)
-            filled.add((ours, part))
-    _fill_pooler(model, missing)
+    if set(missing) == {"albert.pooler.weight", "albert.pooler.bias"}:
+        pieces |= {f"encoder.{name}": {0: tensor} for name, tensor in _new_pooler(model.config).items()}
+        missing = []
     if missing:
         raise CheckpointError(
-            f"{folder}: lacks {len(missing)} tensors, {missing[0][1]} among them; "
+            f"{folder}: lacks {len(missing)} tensors, {missing[0]} among them; "
             "the file is incomplete or of another model: download it again"
         )
-    _check_rest(model, tensors, folder)
+    state = {name: torch.cat([parts[i] for i in sorted(parts)]).float() for name, parts in pieces.items()}
+    _check_rest(state, tensors, folder)
+    return state
 
 
-def _fill_pooler(model: Albert, missing: list[tuple[str, str]]) -> None:
+def _new_pooler(config: AlbertConfig) -> dict[str, Tensor]:
     """transformers' masked-LM, tagging and question-answering classes save no pooler: start one, always the same."""
-    poolers = [pair for pair in missing if pair[0].startswith("encoder.pooler.")]
-    if len(poolers) == 2:
-        generator = torch.Generator().manual_seed(0)
-        model.encoder.pooler.weight.data.normal_(std=model.config.initializer_range, generator=generator)
-        model.encoder.pooler.bias.data.zero_()
-        for pair in poolers:
-            missing.remove(pair)
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.empty(config.hidden_size, config.hidden_size).normal_(
+        std=config.initializer_range, generator=generator
+    )
+    return {"pooler.weight": weight, "pooler.bias": torch.zeros(config.hidden_size)}
 
 
-def _check_rest(model: Albert, tensors: dict[str, Tensor], folder: Path) -> None:
-    tied = {"predictions.decoder.weight": model.encoder.word_embeddings.weight}
-    if "mlm" in model.heads:
-        tied["predictions.decoder.bias"] = model.heads["mlm"].bias  # type: ignore[assignment]
-    for name in list(tensors):
-        if name in tied and not torch.equal(tensors.pop(name), tied[name]):
+def _check_rest(state: dict[str, Tensor], tensors: dict[str, Tensor], folder: Path) -> None:
+    """What the file holds beyond the model: copies of the tied table are fine, another head is lost with a warning."""
+    for copy, original in _TIED.items():
+        tensor = tensors.pop(copy, None)
+        if tensor is not None and original in state and not torch.equal(tensor.float(), state[original]):
             raise CheckpointError(
-                f"{folder}: {name} is not tied to {_TIED[name]}, which ALBERT's head is; this model cannot be expressed"
+                f"{folder}: {copy} is not tied to {original}, which ALBERT's head is; this model cannot be expressed"
             )
     encoder_left = [name for name in tensors if name.startswith("albert.")]
     if encoder_left:
@@ -260,14 +275,19 @@ def _check_rest(model: Albert, tensors: dict[str, Tensor], folder: Path) -> None
             f"{folder}: {len(encoder_left)} tensors have no place in the model config.json describes, "
             f"{encoder_left[0]} among them; they do not belong together"
         )
+    if tensors:
+        names = ", ".join(sorted(tensors)[:4])
+        warnings.warn(f"{folder}: litebert has no head for {names}; the encoder is loaded without it", stacklevel=4)
 
 
 def _heads_for(
     settings: dict[str, Any], config: AlbertConfig, tensors: dict[str, Tensor]
 ) -> tuple[Task[Any, Any] | None, dict[str, nn.Module]]:
     """Which heads the file carries, and the task that reads them."""
-    architecture = (settings.get("architectures") or [""])[0]
-    named = settings.get("litebert", {}).get("task")
+    architectures = settings.get("architectures") or [""]
+    if not isinstance(architectures, list):
+        raise CheckpointError(f"architectures={architectures!r} in config.json must be a list of names")
+    architecture, named = architectures[0], settings.get("litebert", {}).get("task")
     for task_class in TASKS.values():
         if task_class is not Mask and (named == task_class.name or architecture == task_class.architecture):
             task = task_class.from_settings(settings)
@@ -334,6 +354,9 @@ def _read_bin(path: Path) -> dict[str, Tensor]:
 
 def _check_size(path: Path) -> None:
     size = path.stat().st_size
+    if zipfile.is_zipfile(path):  # a .bin is a zip, which can unpack to far more than it weighs
+        with zipfile.ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
     if size > WEIGHT_LIMIT_BYTES:
         raise CheckpointError(
             f"{path}: {size:,} bytes is over the limit of {WEIGHT_LIMIT_BYTES:,}; the largest ALBERT is under 1 GB"
@@ -346,13 +369,13 @@ def _current_name(name: str) -> str:
     return f"albert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
 
-def _write_sentence_transformers(folder: Path, config: AlbertConfig) -> None:
+def _write_sentence_transformers(path: Path, folder: Folder) -> None:
     """Tell sentence-transformers what `model.embed` does: the mean over tokens."""
-    pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode_mean_tokens": True}
+    pooling = {"word_embedding_dimension": folder.model.config.hidden_size, "pooling_mode_mean_tokens": True}
     modules: list[dict[str, Any]] = [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
         {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
     ]
-    write_json(folder / "1_Pooling" / "config.json", pooling)
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": config.max_position_embeddings})
-    write_json(folder / "modules.json", modules)
+    write_json(path / "1_Pooling" / "config.json", pooling)
+    write_json(path / "sentence_bert_config.json", {"max_seq_length": folder.max_length})
+    write_json(path / "modules.json", modules)

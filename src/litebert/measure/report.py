@@ -81,9 +81,8 @@ class Report:
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=144, bbox_inches="tight")
         data = base64.b64encode(buffer.getvalue()).decode("ascii")
-        self._parts.append(
-            f'<img alt="{html.escape(caption)}" width="{figure.get_figwidth() * 96:.0f}" src="data:image/png;base64,{data}">'
-        )
+        width = round(figure.get_figwidth() * 96)  # pixels: the file is finer, for sharp screens
+        self._parts.append(f'<img alt="{html.escape(caption)}" width="{width}" src="data:image/png;base64,{data}">')
         self._parts.append(f'<p class="note">{html.escape(caption)}</p>')
 
 

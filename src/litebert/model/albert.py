@@ -30,7 +30,7 @@ ACTIVATION_ALIASES = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", 
 
 @dataclass(frozen=True)
 class AlbertConfig:
-    """The shape of an ALBERT. Field names are those of Hugging Face's config.json, plus four of our own at the end."""
+    """The shape of an ALBERT. Field names are those of Hugging Face's config.json, plus three of our own at the end."""
 
     vocab_size: int = 30000
     embedding_size: int = 128
@@ -64,12 +64,14 @@ class AlbertConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden_act", ACTIVATION_ALIASES.get(self.hidden_act, self.hidden_act))
         may_be_zero = {"relative_attention_distance", "pad_token_id"}
+        counts = {"num_hidden_layers", "num_hidden_groups", "inner_group_num", "num_attention_heads"}
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type == "int":
                 least = 0 if field.name in may_be_zero else 1
-                if type(value) is not int or not least <= value <= 10_000_000:
-                    raise ConfigError(f"{field.name}={value!r} must be a whole number between {least} and 10,000,000")
+                most = 1_000 if field.name in counts else 10_000_000
+                if type(value) is not int or not least <= value <= most:
+                    raise ConfigError(f"{field.name}={value!r} must be a whole number between {least} and {most:,}")
             if field.type == "float" and (type(value) not in (int, float) or not 0 <= value <= 1):
                 raise ConfigError(f"{field.name}={value!r} must be a number between 0 and 1")
         if self.hidden_size % self.num_attention_heads:
@@ -91,8 +93,8 @@ class AlbertConfig:
             )
 
     def group(self, layer: int) -> int:
-        """The group a layer belongs to, by the paper's own rule."""
-        group = int(layer / self.num_hidden_layers * self.num_hidden_groups)
+        """The group a layer belongs to, in transformers' very formula: another order of division rounds differently."""
+        group = int(layer / (self.num_hidden_layers / self.num_hidden_groups))
         return min(group, self.num_hidden_groups - 1)  # a run deeper than the model goes on with the last group
 
     def blocks_of(self, half: Literal["attention", "ffn"]) -> int:

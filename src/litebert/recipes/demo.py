@@ -151,7 +151,10 @@ def _collect_prose(limit: int, seed: int) -> list[str]:
 
 def _sentences(path: Path) -> Iterator[str]:
     """The plain English sentences of a source file's documentation strings."""
-    source = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        source = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # a dangling link, a folder with an odd name: there are thousands of other files
+        return
     for block in re.findall(r'"""(.*?)"""', source, flags=re.DOTALL):
         for paragraph in re.split(r"\n\s*\n", block):
             if re.search(r">>>|::|:param|:return|^\s*[-*=~`.|+]|[{}<>_\\]", paragraph, flags=re.MULTILINE):

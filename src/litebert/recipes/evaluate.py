@@ -45,13 +45,14 @@ class Evaluation:
 
 def run(config: Config) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     result = evaluate(config)
     if config.json:
         print(json.dumps(asdict(result), ensure_ascii=False))
         return
-    table = Table(title=f"{config.model} on {config.data} ({result.examples} examples)")
+    table = Table(title=escape(f"{config.model} on {config.data} ({result.examples} examples)"))
     table.add_column("metric")
     table.add_column("value", justify="right")
     for name, value in result.metrics.items():
@@ -62,9 +63,9 @@ def run(config: Config) -> None:
         grid = Table(title="rows: the truth, columns: the answers")
         grid.add_column("")
         for label in result.labels:
-            grid.add_column(label, justify="right")
+            grid.add_column(escape(label), justify="right")
         for label, row in zip(result.labels, result.confusion, strict=True):
-            grid.add_row(label, *(str(n) if n else "·" for n in row))
+            grid.add_row(escape(label), *(str(n) if n else "·" for n in row))
         console.print(grid)
 
 
@@ -82,7 +83,7 @@ def evaluate(config: Config) -> Evaluation:
         raise ConfigError(f"{config.model} was not taught a task that can be evaluated; run litebert finetune first")
     examples = task.read(config.data)
     task.targets(examples)  # refuses a label the model has never seen
-    make_console().print(f"evaluating {len(examples):,} examples", highlight=False)
+    make_console().print(f"evaluating {len(examples):,} examples", highlight=False, markup=False)
     answers = model.answer_records(examples, config.batch_size)
     pairs = Counter((example.label, answer.label) for example, answer in zip(examples, answers, strict=True))
     confusion = [[pairs[truth, answer] for answer in task.labels] for truth in task.labels]

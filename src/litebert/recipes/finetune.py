@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from litebert.errors import ConfigError, DataError
-from litebert.files import read_json, write_json
+from litebert.errors import ConfigError, DataError, require_extra
+from litebert.files import read_json, sha256_of, write_json
 from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, refuse_overwrite, write_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torch import Tensor
 
     from litebert.predict import Model
     from litebert.tasks import TrainableTask
@@ -73,6 +75,7 @@ def run(config: Config) -> int:
     if not config.resume:
         refuse_overwrite(config.out / "checkpoints" / "latest", "run, which --resume continues")
         refuse_overwrite(config.out / "config.json", "model")
+    require_extra("sklearn.metrics", "train")  # at the start, not after the first epoch
     device = pick_device(config.device)
     task_class: type[TrainableTask[Any, Any]] = TASKS[config.task]  # type: ignore[assignment]
     examples = task_class.read(config.train)
@@ -80,7 +83,10 @@ def run(config: Config) -> int:
         task = task_class.learn_from(examples)
     except DataError as error:
         raise DataError(f"{config.train}: {error}") from error
-    examples, held_out = _split(task_class, examples, config)
+    if config.valid is None:
+        examples, held_out = _split(examples, task.targets(examples), config)
+    else:
+        held_out = task_class.read(config.valid)
     targets = task.targets(examples)
     task.targets(held_out)  # a label that training has not seen is found before training, not after
 
@@ -91,7 +97,7 @@ def run(config: Config) -> int:
     torch.manual_seed(config.seed)
     albert = Albert(start_from.config, {task.head_name: task.head(start_from.config)})
     albert.encoder = start_from.encoder
-    model = Model(albert.to(device), start_from.tokenizer, task)
+    model = Model(albert.to(device), start_from.tokenizer, task, config.length)
     encodings = task.encode(examples, model.tokenizer, config.length)
 
     steps = config.epochs * -(-len(examples) // config.batch_size)
@@ -113,6 +119,7 @@ def run(config: Config) -> int:
             "seed",
         )
     }
+    decisive |= {f"content of {path}": sha256_of(path) for path in (config.train, config.valid) if path is not None}
     start = checkpoints.load_latest(decisive) if config.resume else 0
     write_run(config.out, "finetune", config)
     console.print(
@@ -146,7 +153,7 @@ def run(config: Config) -> int:
             hooks=[log, choose, save],
         )
     if not finished:
-        console.print("stopped; to go on, run the same command with --resume", highlight=False)
+        console.print("stopped; to go on, run the same command with --resume", highlight=False, markup=False)
         return INTERRUPTED
     best = read_json(config.out / "best.json")
     write_json(config.out / "finished.json", best)
@@ -156,24 +163,26 @@ def run(config: Config) -> int:
         + f" on {len(held_out)} held-out examples",
         highlight=False,
     )
-    console.print(f"model in {config.out}", highlight=False)
-    console.print(f"next: litebert evaluate --model {config.out} --data test.csv", highlight=False)
+    console.print(f"model in {config.out}", highlight=False, markup=False)
+    console.print(f"next: litebert evaluate --model {config.out} --data test.csv", highlight=False, markup=False)
     return 0
 
 
-def _split(
-    task_class: type[TrainableTask[Any, Any]], examples: list[Any], config: Config
-) -> tuple[list[Any], list[Any]]:
-    """The examples to learn from and those to choose by."""
-    if config.valid is not None:
-        return examples, task_class.read(config.valid)
+def _split(examples: list[Any], targets: Tensor, config: Config) -> tuple[list[Any], list[Any]]:
+    """Split a tenth of every class off to choose by; a class of fewer than ten keeps all its examples for learning."""
     import numpy as np
 
-    order = np.random.default_rng(config.seed).permutation(len(examples))
-    size = max(1, len(examples) // 10)
-    if len(examples) - size < 2:
+    if len(examples) < 3:
         raise DataError(f"{config.train}: {len(examples)} examples are too few to split; give more, or a --valid file")
-    return [examples[i] for i in order[size:]], [examples[i] for i in order[:size]]
+    order = np.random.default_rng(config.seed).permutation(len(examples))
+    held_out: set[int] = set()
+    for target in targets.unique():
+        of_class = [int(i) for i in order if targets[i] == target]
+        held_out.update(of_class[: len(of_class) // 10])
+    if not held_out:  # only small classes: the largest can spare one
+        largest = targets.mode().values
+        held_out.add(next(int(i) for i in order if targets[i] == largest))
+    return [examples[i] for i in order if i not in held_out], [examples[i] for i in order if i in held_out]
 
 
 def _keep_best(

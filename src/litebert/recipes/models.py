@@ -33,7 +33,11 @@ def run(config: Config) -> None:
         table.add_row(name, *map(str, sizes), f"{parameters:,}")
     console = Console()
     console.print(table)
-    console.print(f"parameters of the encoder with a vocabulary of {PRESETS['base'].vocab_size:,}\n", highlight=False)
+    console.print(
+        f"parameters of the encoder with a vocabulary of {PRESETS['base'].vocab_size:,}\n",
+        highlight=False,
+        markup=False,
+    )
     cached = _cached()
     console.print(
         "in the hub's cache (litebert.load(NAME)):"
@@ -42,7 +46,7 @@ def run(config: Config) -> None:
         highlight=False,
     )
     for name in cached:
-        console.print(f"  {name}", highlight=False)
+        console.print(f"  {name}", highlight=False, markup=False)
 
 
 def _cached() -> list[str]:

@@ -60,7 +60,7 @@ def run(config: Config) -> None:
             out.flush()  # a pipe's reader sees every batch as it is done
             count += len(some)
     if config.output != "-":
-        make_console().print(f"{count:,} answers in {config.output}", highlight=False)
+        make_console().print(f"{count:,} answers in {config.output}", highlight=False, markup=False)
 
 
 def _items(source: str) -> Iterator[tuple[str, Any]]:
@@ -87,7 +87,7 @@ def _parse_line(line: str, where: str) -> Any:
         return line
     try:
         return json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(
             f"{where}: starts like a JSON object but is not one ({error}); fix it, or write plain text"
         ) from error

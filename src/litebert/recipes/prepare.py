@@ -48,5 +48,9 @@ def run(config: Config) -> None:
             writer.add([list(islice(sentences, len(document))) for document in some])
         index = writer.finish()
     write_run(config.out, "prepare", config)
-    console.print(f"{index.tokens:,} tokens of {index.documents:,} documents in {config.out}", highlight=False)
-    console.print(f"next: litebert pretrain --data {config.out} --preset tiny --out runs/pretrain", highlight=False)
+    console.print(
+        f"{index.tokens:,} tokens of {index.documents:,} documents in {config.out}", highlight=False, markup=False
+    )
+    console.print(
+        f"next: litebert pretrain --data {config.out} --preset tiny --out runs/pretrain", highlight=False, markup=False
+    )

@@ -66,6 +66,7 @@ def run(config: Config) -> int:
         refuse_overwrite(config.out / "checkpoints" / "latest", "run, which --resume continues")
     device = pick_device(config.device)
     shards = Shards(config.data)
+    shards.verify()
     data = PretrainingData(
         shards,
         batch_size=config.batch_size,
@@ -88,7 +89,7 @@ def run(config: Config) -> int:
         key: str(getattr(config, key))
         for key in ("preset", "steps", "batch_size", "length", "learning_rate", "mask_rate", "seed")
     }
-    decisive["tokenizer"] = shards.index.fingerprint
+    decisive |= {"tokenizer": shards.index.fingerprint, "shards": shards.index.digest}
     start = checkpoints.load_latest(decisive) if config.resume else 0
     write_run(config.out, "pretrain", config)
     parameters = sum(p.numel() for p in albert.parameters())
@@ -118,10 +119,10 @@ def run(config: Config) -> int:
             hooks=[save, log],
         )
     if not finished:
-        console.print("stopped; to go on, run the same command with --resume", highlight=False)
+        console.print("stopped; to go on, run the same command with --resume", highlight=False, markup=False)
         return INTERRUPTED
-    Model(albert.cpu().eval(), shards.tokenizer, Mask()).save(config.out)
-    console.print(f"model in {config.out}", highlight=False)
+    Model(albert.cpu().eval(), shards.tokenizer, Mask(), config.length).save(config.out)
+    console.print(f"model in {config.out}", highlight=False, markup=False)
     console.print(
         f"next: litebert finetune --task classify --model {config.out} --train train.csv --out runs/finetune",
         highlight=False,

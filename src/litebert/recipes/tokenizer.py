@@ -50,23 +50,38 @@ class Config:
 def run(config: Config) -> None:
     if bool(config.input) == (config.import_from is not None):
         raise ConfigError("give either --input FILES to train on, or --import-from FILE to take a vocabulary over")
+    if config.input and config.fold_punctuation:
+        raise ConfigError(
+            "--fold-punctuation is for an imported vocab.txt; a wordpiece vocabulary trained here folds anyway"
+        )
     refuse_overwrite(config.out / "tokenizer.json", "tokenizer")
     console = make_console()
     tokenizer = _train(config) if config.import_from is None else _import(config, config.import_from)
     tokenizer.save(config.out)
     write_run(config.out, "tokenizer", config)
     asked = f" (asked for {config.vocab_size:,})" if config.input and tokenizer.vocab_size != config.vocab_size else ""
-    console.print(f"{tokenizer.vocab_size:,} tokens{asked} in {config.out}", highlight=False)
-    console.print(f"next: litebert prepare --input FILES --tokenizer {config.out} --out shards/", highlight=False)
+    console.print(f"{tokenizer.vocab_size:,} tokens{asked} in {config.out}", highlight=False, markup=False)
+    console.print(
+        f"next: litebert prepare --input FILES --tokenizer {config.out} --out shards/", highlight=False, markup=False
+    )
 
 
 def _import(config: Config, path: Path) -> Tokenizer:
     from litebert.tokenizer import Tokenizer
 
     if path.suffix == ".txt":
-        return Tokenizer.from_vocab(path, lowercase=config.lowercase, fold_punctuation=config.fold_punctuation)
+        return Tokenizer.from_vocab(
+            path,
+            lowercase=config.lowercase,
+            strip_accents=None if config.strip_accents else False,
+            fold_punctuation=config.fold_punctuation,
+        )
     if config.fold_punctuation:
         raise ConfigError(f"--fold-punctuation is for a vocab.txt; {path.name} normalises its own way")
+    if path.suffix == ".model":
+        return Tokenizer.from_spiece(path, lowercase=config.lowercase, keep_accents=not config.strip_accents)
+    if not (config.lowercase and config.strip_accents):
+        raise ConfigError(f"{path.name} normalises its own way; leave out --no-lowercase and --no-strip-accents")
     return Tokenizer.load(path)
 
 
@@ -89,7 +104,11 @@ def _train(config: Config) -> Tokenizer:
         try:
             if config.kind == "wordpiece":
                 return train_wordpiece(
-                    lines(progress), config.vocab_size, lowercase=config.lowercase, strip_accents=config.strip_accents
+                    lines(progress),
+                    config.vocab_size,
+                    lowercase=config.lowercase,
+                    strip_accents=config.strip_accents,
+                    seed=config.seed,
                 )
             return train_unigram(
                 lines(progress),

@@ -54,11 +54,23 @@ class Classify(TrainableTask[ClassifyInput, ClassifyOutput]):
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Classify:
-        names = settings.get("id2label") or {str(i): f"LABEL_{i}" for i in range(int(settings.get("num_labels", 2)))}
+        problem = settings.get("problem_type") or "single_label_classification"
+        if problem != "single_label_classification":
+            raise CheckpointError(
+                f"problem_type={problem!r} in config.json is not one class per text, which classify is"
+            )
+        names = settings.get("id2label")
         try:
-            labels = [str(names[key]) for key in sorted(names, key=int)]
-        except (TypeError, ValueError) as error:
+            if not names:
+                names = {i: f"LABEL_{i}" for i in range(int(settings.get("num_labels", 2)))}
+            by_number = {int(key): str(name) for key, name in names.items()}
+        except (AttributeError, TypeError, ValueError) as error:
             raise CheckpointError(f"id2label={names!r} in config.json must map 0, 1, 2, … to class names") from error
+        labels = [by_number[number] for number in sorted(by_number)]
+        if sorted(by_number) != list(range(len(labels))) or len(set(labels)) != len(labels) or len(labels) < 2:
+            raise CheckpointError(
+                f"id2label={names!r} in config.json must map 0, 1, 2, … to two or more different names"
+            )
         return cls(labels)
 
     @classmethod
@@ -98,10 +110,13 @@ class Classify(TrainableTask[ClassifyInput, ClassifyOutput]):
         return _parse(item, where)
 
     def encode(self, inputs: Sequence[ClassifyInput], tokenizer: Tokenizer, max_length: int) -> list[Encoding]:
-        if not any(example.text_b is not None for example in inputs):
-            return tokenizer.encode([example.text for example in inputs], max_length=max_length)
-        pairs = [example.text_b or "" for example in inputs]
-        return tokenizer.encode([example.text for example in inputs], pairs, max_length=max_length)
+        encodings: dict[int, Encoding] = {}
+        for paired in (False, True):  # separately: a single text is not a pair with nothing
+            chosen = [i for i, example in enumerate(inputs) if (example.text_b is not None) == paired]
+            pairs = [inputs[i].text_b or "" for i in chosen] if paired else None
+            found = tokenizer.encode([inputs[i].text for i in chosen], pairs, max_length=max_length) if chosen else []
+            encodings |= dict(zip(chosen, found, strict=True))
+        return [encodings[i] for i in range(len(inputs))]
 
     def targets(self, inputs: Sequence[ClassifyInput]) -> Tensor:
         for example in inputs:

@@ -98,5 +98,5 @@ class Mask(Task[MaskInput, MaskOutput]):
 
 def _fill(ids: list[int], column: int, number: int, probability: float, tokenizer: Tokenizer) -> Fill:
     frame = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
-    filled = [x for x in (*ids[:column], number, *ids[column + 1 :]) if x not in frame]
+    filled = [number if at == column else x for at, x in enumerate(ids) if at == column or x not in frame]
     return Fill(tokenizer.token(number), probability, tokenizer.decode(filled, skip_special=False))

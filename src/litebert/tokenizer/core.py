@@ -96,7 +96,7 @@ class Tokenizer:
         self._truncating = lru_cache(maxsize=16)(self._build_truncating)
 
     @classmethod
-    def from_spiece(cls, path: str | Path) -> Tokenizer:
+    def from_spiece(cls, path: str | Path, *, lowercase: bool = True, keep_accents: bool = False) -> Tokenizer:
         """Import an English ALBERT's `spiece.model`, with Google's clean-up of the text before it."""
         path = Path(path)
         content = read_limited(path)
@@ -108,7 +108,7 @@ class Tokenizer:
                 "it is another model's: train one with litebert tokenizer"
             )
         try:
-            normalizer = google_normalizer(model.charsmap)
+            normalizer = google_normalizer(model.charsmap, lowercase, keep_accents)
         except Exception as error:  # the library's only type for this
             raise CheckpointError(
                 f"{path}: its normalisation rules are damaged ({error}); download or train it again"
@@ -135,7 +135,11 @@ class Tokenizer:
             raise CheckpointError(
                 f"{path}: byte {error.start} is not UTF-8; a vocab.txt is UTF-8, one token per line"
             ) from error
-        vocabulary = {line.rstrip("\n"): number for number, line in enumerate(lines)}
+        vocabulary: dict[str, int] = {}
+        for number, line in enumerate(lines):
+            first = vocabulary.setdefault(line.rstrip("\n"), number)
+            if first != number:
+                raise CheckpointError(f"{path}, line {number + 1}: repeats line {first + 1}; every token has one id")
         missing = [token for token in WORDPIECE_SPECIALS.values() if token not in vocabulary]
         if missing:
             raise CheckpointError(
@@ -159,11 +163,11 @@ class Tokenizer:
                 f"{folder}: holds none of {', '.join(names)}; train one with: litebert tokenizer --out {folder}"
             )
         settings = _read_settings(path.parent)
+        lowercase = bool(settings.get("do_lower_case", True))
         if path.suffix == ".model":
-            return cls.from_spiece(path)
+            return cls.from_spiece(path, lowercase=lowercase, keep_accents=bool(settings.get("keep_accents", False)))
         if path.suffix == ".txt":
-            lowercase, strip_accents = settings.get("do_lower_case", True), settings.get("strip_accents")
-            return cls.from_vocab(path, lowercase=lowercase, strip_accents=strip_accents)
+            return cls.from_vocab(path, lowercase=lowercase, strip_accents=settings.get("strip_accents"))
         try:
             pipeline = tokenizers.Tokenizer.from_str(read_limited(path).decode("utf-8"))
         except Exception as error:
@@ -218,6 +222,8 @@ class Tokenizer:
         except LitebertError:
             raise
         except Exception as error:  # the library's only type for this
+            if max_length is None:
+                raise CheckpointError(f"tokenizer.json cannot encode this text ({error}); save it again") from error
             raise DataError(
                 f"truncation={truncation!r} cannot bring every text to max_length={max_length} ({error}); "
                 "use longest_first or a larger max_length"
@@ -318,6 +324,8 @@ def _special_tokens(settings: dict[str, Any], pipeline: tokenizers.Tokenizer) ->
         named = settings.get(f"{role}_token")
         if isinstance(named, dict):  # older files wrap the token in its flags
             named = named.get("content")
+        if named is not None and not isinstance(named, str):
+            raise CheckpointError(f"{role}_token={named!r} in tokenizer_config.json must be a string")
         usual = [name[role] for name in (UNIGRAM_SPECIALS, WORDPIECE_SPECIALS)]
         specials[role] = named or next((name for name in usual if pipeline.token_to_id(name) is not None), usual[0])
     return specials

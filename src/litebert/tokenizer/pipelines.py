@@ -33,14 +33,13 @@ FOLDED = {"“": '"', "”": '"', "‘": "'", "’": "'", "…": "...", "—": "
 }
 
 
-def google_normalizer(charsmap: bytes) -> normalizers.Normalizer:
+def google_normalizer(charsmap: bytes, lowercase: bool, keep_accents: bool) -> normalizers.Normalizer:
     """The clean-up of Google's ALBERT code, then the rules compiled into its SentencePiece model."""
-    steps: list[normalizers.Normalizer] = [
-        normalizers.Replace(Regex(_WHITE_SPACE), " "),
-        normalizers.NFKD(),
-        normalizers.Replace(Regex(_combining_characters()), ""),
-        normalizers.Lowercase(),
-    ]
+    steps: list[normalizers.Normalizer] = [normalizers.Replace(Regex(_WHITE_SPACE), " ")]
+    if not keep_accents:
+        steps += [normalizers.NFKD(), normalizers.Replace(Regex(_combining_characters()), "")]
+    if lowercase:
+        steps.append(normalizers.Lowercase())
     if charsmap:
         # Precompiled would delete these too, but at the start of a text it shifts every offset when it does.
         steps += [normalizers.Replace(Regex(_CONTROL), ""), normalizers.Precompiled(charsmap)]

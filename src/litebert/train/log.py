@@ -73,7 +73,7 @@ class RunLog:
         self._progress.update(self._task, completed=step.done, total=step.total, figures=line)
         tenth = max(1, step.total // 10)
         if not self.console.is_terminal and (step.done % tenth == 0 or step.stopping):
-            self.console.print(f"{self.title}: step {step.done}/{step.total}  {line}", highlight=False)
+            self.console.print(f"{self.title}: step {step.done}/{step.total}  {line}", highlight=False, markup=False)
 
     def _line(self) -> str:
         hidden = {"learning_rate", "seconds"}
