@@ -16,6 +16,10 @@ __all__ = ["CheckpointError", "ConfigError", "DataError", "LitebertError", "Mode
 _LAZY = {"Model": "litebert.predict", "load": "litebert.predict", "Tokenizer": "litebert.tokenizer"}
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
 def __getattr__(name: str) -> Any:
     """Import torch only when a model is first asked for, so that `import litebert` costs nothing."""
     if name not in _LAZY:

@@ -46,6 +46,11 @@ class Model:
         self.max_length = max_length or albert.config.max_position_embeddings
         """Texts are cut to this many tokens: the length the model was trained on, or what its positions allow."""
 
+    def __repr__(self) -> str:
+        task = "no task" if self.task is None else self.task.name
+        parameters = sum(p.numel() for p in self.albert.parameters())
+        return f"Model({task}, {parameters:,} parameters, texts of up to {self.max_length} tokens)"
+
     @property
     def encoder(self) -> Encoder:
         """`encoder(input_ids, attention_mask=None, token_type_ids=None)` gives a (batch, length, hidden) tensor."""
@@ -69,6 +74,8 @@ class Model:
 
     def embed(self, texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
         """One vector per text, the mean of its tokens' hidden states: float32, (texts, hidden)."""
+        if isinstance(texts, str):
+            raise DataError("embed takes a list; wrap a single text: embed([text])")
         encodings = self.tokenizer.encode(texts, max_length=self.max_length)
         vectors = np.zeros((len(encodings), self.config.hidden_size), dtype=np.float32)
         for indices, batch in self._batches(encodings, batch_size):

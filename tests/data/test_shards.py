@@ -122,7 +122,7 @@ def test_a_corpus_without_tokens_is_refused(tmp_path: Path, tokenizer: Tokenizer
 
 def test_a_folder_without_its_index_is_unfinished(folder: Path) -> None:
     (folder / "index.json").unlink()
-    with pytest.raises(DataError, match=r"has no index\.json.*run: litebert prepare"):
+    with pytest.raises(DataError, match=r"has no index\.json.*make one with: litebert prepare"):
         Shards(folder)
 
 

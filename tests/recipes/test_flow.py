@@ -76,7 +76,7 @@ def test_evaluate_prints_a_table_by_default(flow: Flow, capsys: pytest.CaptureFi
 
 
 INPUTS: dict[str, Callable[[list[str]], bytes]] = {
-    "a.txt": lambda texts: "\n\n".join(texts).encode(),
+    "a.txt": lambda texts: "\n".join(texts).encode(),
     "a.txt.gz": lambda texts: gzip.compress("\n".join(texts).encode()),
     "a.csv": lambda texts: "\n".join(["text,label", *(f"{text}," for text in texts)]).encode(),
     "a.jsonl": lambda texts: "\n".join(json.dumps({"text": text}) for text in texts).encode(),
@@ -98,6 +98,23 @@ def test_predict_reads_every_kind_of_input(
     assert litebert("predict", "--model", flow.classifier, "--input", source, "--batch-size", 3) == 0
     answers = answers_in(capsys.readouterr().out)
     assert [answer["label"] for answer in answers] == [example["label"] for example in examples]
+
+
+def test_a_blank_line_gets_null_so_that_answers_keep_step_with_lines(
+    flow: Flow, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask("the rain\n\nthe eggs\n   \n", monkeypatch)
+    assert litebert("predict", "--model", flow.classifier, "--batch-size", 1) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [answer is None for answer in answers] == [False, True, False, True]
+
+
+def test_evaluate_shows_what_the_commonest_class_alone_would_score(
+    flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.csv").write_text("text,label\na,food\nb,food\nc,food\nd,travel\n")
+    assert litebert("evaluate", "--model", flow.classifier, "--data", tmp_path / "t.csv", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["commonest"] == 0.75
 
 
 def test_predict_writes_to_a_file_what_it_would_print(

@@ -72,8 +72,9 @@ def _read_bytes(path: Path) -> bytes:
         with path.open("rb") as raw, decompressed(raw, path.suffix) as file:
             content = file.read(TABLE_LIMIT_BYTES + 1)
     except DAMAGE as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise DataError(f"{path}: cannot be read ({reason}); check the path, or unpack and pack it again") from error
+        if isinstance(error, OSError) and error.strerror:
+            raise DataError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+        raise DataError(f"{path}: cannot be read ({error}); unpack it and pack it again") from error
     if len(content) > TABLE_LIMIT_BYTES:
         raise DataError(f"{path}: over {TABLE_LIMIT_BYTES >> 30} GiB unpacked, too large for a table; split it")
     return content

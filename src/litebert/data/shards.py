@@ -129,8 +129,8 @@ class Shards:
         self.folder = folder
         if not (folder / "index.json").is_file():
             raise DataError(
-                f"{folder}: has no index.json, so it is not a finished folder of shards; run: litebert prepare --out "
-                f"{folder}"
+                f"{folder}: has no index.json, so it is not a finished folder of shards; "
+                "make one with: litebert prepare --input FILES --tokenizer tok --out shards"
             )
         try:
             self.index = ShardIndex(**read_json(folder / "index.json"))

@@ -47,13 +47,11 @@ def refuse_unwritable(out: Path) -> None:
         raise ConfigError(f"{out}: cannot hold the results ({problem}); choose another --out")
 
 
-def refuse_overwrite(path: Path, made_by: str) -> None:
+def refuse_overwrite(path: Path, what: str) -> None:
     """Stop before replacing somebody's results."""
     refuse_unwritable(path.parent)
     if path.exists():
-        raise ConfigError(
-            f"{path.parent} already holds a finished {made_by} ({path.name}); choose another --out, or delete it first"
-        )
+        raise ConfigError(f"{path.parent} already holds {what} ({path.name}); choose another --out, or delete it first")
 
 
 def write_run(out: Path, command: str, config: Any) -> None:

@@ -41,6 +41,8 @@ class Evaluation:
     labels: list[str]
     confusion: list[list[int]]
     """Rows are the truth, columns the answers."""
+    commonest: float
+    """Accuracy of always answering with the commonest class of these examples: what a useful model must beat."""
 
 
 def run(config: Config) -> None:
@@ -52,12 +54,14 @@ def run(config: Config) -> None:
     if config.json:
         print(json.dumps(asdict(result), ensure_ascii=False))
         return
-    table = Table(title=escape(f"{config.model} on {config.data} ({result.examples} examples)"))
+    console = Console()
+    console.print(f"{config.model} on {config.data}, {result.examples} examples", highlight=False, markup=False)
+    table = Table()
     table.add_column("metric")
     table.add_column("value", justify="right")
     for name, value in result.metrics.items():
         table.add_row(name, f"{value:.4f}")
-    console = Console()
+    table.add_row("accuracy of the commonest class alone", f"{result.commonest:.4f}")
     console.print(table)
     if len(result.labels) <= 12:
         grid = Table(title="rows: the truth, columns: the answers")
@@ -87,4 +91,5 @@ def evaluate(config: Config) -> Evaluation:
     answers = model.answer_records(examples, config.batch_size)
     pairs = Counter((example.label, answer.label) for example, answer in zip(examples, answers, strict=True))
     confusion = [[pairs[truth, answer] for answer in task.labels] for truth in task.labels]
-    return Evaluation(task.metrics(examples, answers), len(examples), task.labels, confusion)
+    commonest = max(sum(row) for row in confusion) / len(examples)
+    return Evaluation(task.metrics(examples, answers), len(examples), task.labels, confusion, commonest)

@@ -71,10 +71,10 @@ def run(config: Config) -> int:
     from litebert.train.runtime import pick_device
 
     console = make_console()
-    refuse_overwrite(config.out / "finished.json", "fine-tuned model")
+    refuse_overwrite(config.out / "finished.json", "a fine-tuned model")
     if not config.resume:
-        refuse_overwrite(config.out / "checkpoints" / "latest", "run, which --resume continues")
-        refuse_overwrite(config.out / "config.json", "model")
+        refuse_overwrite(config.out / "checkpoints" / "latest", "an unfinished run, which --resume continues")
+        refuse_overwrite(config.out / "config.json", "a finished model")
     require_extra("sklearn.metrics", "train")  # at the start, not after the first epoch
     device = pick_device(config.device)
     task_class: type[TrainableTask[Any, Any]] = TASKS[config.task]  # type: ignore[assignment]
@@ -124,7 +124,7 @@ def run(config: Config) -> int:
     write_run(config.out, "finetune", config)
     console.print(
         f"{config.task}: {len(examples):,} examples to learn from, {len(held_out):,} to choose by, {steps:,} steps "
-        f"on {device}",
+        f"on {device}" + (f", from step {start}" if start else ""),
         highlight=False,
     )
 

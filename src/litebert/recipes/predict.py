@@ -4,7 +4,8 @@ Examples:
   echo 'my parcel never came' | litebert predict --model runs/finetune
   litebert predict --model runs/pretrain --input gaps.txt --output filled.jsonl
 
-A line is a text, or a JSON object with `text` (or `text_a` and `text_b`). CSV, TSV, JSONL and Parquet files work too.
+A line is a text, or a JSON object with `text` (or `text_a` and `text_b`); a blank line gets the answer null. With
+--input, CSV, TSV, JSONL and Parquet files work too.
 """
 
 from __future__ import annotations
@@ -54,9 +55,11 @@ def run(config: Config) -> None:
         else:
             out = stack.enter_context(stack.enter_context(replacing(Path(config.output))).open("w", encoding="utf-8"))
         while some := list(islice(items, config.batch_size)):
-            records = [model.parse(item, where) for where, item in some]
-            for answer in model.answer_records(records, config.batch_size):
-                out.write(json.dumps(asdict(answer), ensure_ascii=False) + "\n")
+            records = [model.parse(item, where) for where, item in some if item is not None]
+            answers = iter(model.answer_records(records, config.batch_size))
+            for _, item in some:
+                answer = None if item is None else asdict(next(answers))
+                out.write(json.dumps(answer, ensure_ascii=False) + "\n")
             out.flush()  # a pipe's reader sees every batch as it is done
             count += len(some)
     if config.output != "-":
@@ -64,7 +67,7 @@ def run(config: Config) -> None:
 
 
 def _items(source: str) -> Iterator[tuple[str, Any]]:
-    """(where it stood, item) for every non-empty line or row."""
+    """(where it stood, item) for every line or row; None for a blank line, so that answers keep step with lines."""
     from litebert.data.corpus import decode_line
     from litebert.data.labelled import FORMATS, format_of, read_rows, read_text
 
@@ -78,8 +81,8 @@ def _items(source: str) -> Iterator[tuple[str, Any]]:
     else:
         lines = io.StringIO(read_text(Path(source)))
     for number, line in enumerate(lines, start=1):
-        if line.strip():
-            yield f"{name}, line {number}", _parse_line(line.strip(), f"{name}, line {number}")
+        where = f"{name}, line {number}"
+        yield where, _parse_line(line.strip(), where) if line.strip() else None
 
 
 def _parse_line(line: str, where: str) -> Any:

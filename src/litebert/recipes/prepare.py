@@ -36,7 +36,7 @@ def run(config: Config) -> None:
 
     if not config.input:
         raise ConfigError("--input names no files; give at least one text file")
-    refuse_overwrite(config.out / "index.json", "folder of shards")
+    refuse_overwrite(config.out / "index.json", "finished shards")
     console = make_console()
     total = size_on_disk(config.input)
     tokenizer = Tokenizer.load(config.tokenizer)

@@ -61,9 +61,9 @@ def run(config: Config) -> int:
     from litebert.train.runtime import pick_device
 
     console = make_console()
-    refuse_overwrite(config.out / "config.json", "model")
+    refuse_overwrite(config.out / "config.json", "a finished model")
     if not config.resume:
-        refuse_overwrite(config.out / "checkpoints" / "latest", "run, which --resume continues")
+        refuse_overwrite(config.out / "checkpoints" / "latest", "an unfinished run, which --resume continues")
     device = pick_device(config.device)
     shards = Shards(config.data)
     shards.verify()

@@ -54,7 +54,7 @@ def run(config: Config) -> None:
         raise ConfigError(
             "--fold-punctuation is for an imported vocab.txt; a wordpiece vocabulary trained here folds anyway"
         )
-    refuse_overwrite(config.out / "tokenizer.json", "tokenizer")
+    refuse_overwrite(config.out / "tokenizer.json", "a finished tokenizer")
     console = make_console()
     tokenizer = _train(config) if config.import_from is None else _import(config, config.import_from)
     tokenizer.save(config.out)

@@ -90,10 +90,9 @@ class Classify(TrainableTask[ClassifyInput, ClassifyOutput]):
             example = _parse(row.values, row.where)
             if example.label is None:
                 names = ", ".join(row.values)
-                raise DataError(
-                    f"{row.where}: no value in column 'label' (columns: {names}); "
-                    "fill its class in, or leave the row out"
-                )
+                if "label" not in row.values:
+                    raise DataError(f"{row.where}: no column 'label' (columns: {names}); rename one to 'label'")
+                raise DataError(f"{row.where}: no value in column 'label'; fill its class in, or leave the row out")
             examples.append(example)
         return examples
 
