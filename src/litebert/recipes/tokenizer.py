@@ -102,15 +102,7 @@ def _train(config: Config) -> Tokenizer:
 
     with counting(console, "reading, then learning pieces", size_on_disk(config.input)) as progress:
         try:
-            if config.kind == "wordpiece":
-                return train_wordpiece(
-                    lines(progress),
-                    config.vocab_size,
-                    lowercase=config.lowercase,
-                    strip_accents=config.strip_accents,
-                    seed=config.seed,
-                )
-            return train_unigram(
+            return (train_wordpiece if config.kind == "wordpiece" else train_unigram)(
                 lines(progress),
                 config.vocab_size,
                 lowercase=config.lowercase,
