@@ -1,4 +1,4 @@
-"""litebert: make, teach, adapt, shrink and serve ALBERT models."""
+"""litebert: make an ALBERT from raw text, teach it a task and use it."""
 
 from __future__ import annotations
 

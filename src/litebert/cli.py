@@ -155,7 +155,7 @@ def _did_you_mean(word: str, choices: Sequence[str]) -> str:
 
 def _overview() -> str:
     lines = [
-        "litebert: make, teach, adapt, shrink and serve ALBERT models.",
+        "litebert: make an ALBERT from raw text, teach it a task and use it.",
         "",
         "usage: litebert COMMAND [OPTIONS]",
         "",
