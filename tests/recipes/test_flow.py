@@ -403,7 +403,9 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def build(folder: Path) -> None:
         assert litebert(*TOUR, "--vocab-size", 5, "--out", folder) == 2
         (folder / "of-the-former-tour.txt").write_text("old")
-        assert litebert(*TOUR, "--vocab-size", 300, "--out", folder) == 0
+        with warnings.catch_warnings():  # so little prose, another on every machine, may lack some characters
+            warnings.filterwarnings("ignore", message=".* are unknown to this vocabulary")
+            assert litebert(*TOUR, "--vocab-size", 300, "--out", folder) == 0
 
     return once(tmp_path_factory, "tour", build)
 
