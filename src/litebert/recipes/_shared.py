@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 INTERRUPTED = 130
-SEED_LIMIT = 1 << 32  # what sentencepiece takes; torch and numpy take more
+SEED_LIMIT = 1 << 32  # the loop multiplies a seed to give every step its own, and torch takes 64 bits
 
 
 def make_console() -> Console:

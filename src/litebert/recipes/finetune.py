@@ -60,7 +60,7 @@ class Config:
 def run(config: Config) -> int:
     import torch
 
-    from litebert.data.batches import epoch_batch
+    from litebert.data.batches import collate, epoch_batch
     from litebert.model import Albert
     from litebert.predict import Model, load
     from litebert.tasks import TASKS
@@ -105,20 +105,8 @@ def run(config: Config) -> int:
     rate = warmup_linear(peak, steps)
     optimizer = adamw(albert, weight_decay=0.01)
     checkpoints = Checkpoints(config.out / "checkpoints", albert, optimizer)
-    decisive = {
-        key: str(getattr(config, key))
-        for key in (
-            "model",
-            "train",
-            "valid",
-            "task",
-            "epochs",
-            "batch_size",
-            "length",
-            "learning_rate",
-            "seed",
-        )
-    }
+    names = ("model", "train", "valid", "task", "epochs", "batch_size", "length", "learning_rate", "seed")
+    decisive = {name: str(getattr(config, name)) for name in names}
     decisive |= {f"content of {path}": sha256_of(path) for path in (config.train, config.valid) if path is not None}
     start = checkpoints.load_latest(decisive) if config.resume else 0
     write_run(config.out, "finetune", config)
@@ -129,8 +117,6 @@ def run(config: Config) -> int:
     )
 
     def batch(step: int) -> tuple[Any, torch.Tensor]:
-        from litebert.data.batches import collate
-
         chosen = epoch_batch(len(examples), config.batch_size, config.seed, step)
         return collate([encodings[i] for i in chosen], model.tokenizer.pad_id).to(device), targets[chosen].to(device)
 
