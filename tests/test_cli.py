@@ -22,8 +22,8 @@ from litebert.recipes import prepare, pretrain
 from tests.conftest import PROSE
 
 CONTRACT = [
-    "demo", "models", "tokenizer", "prepare", "pretrain", "finetune", "evaluate", "predict", "meta-train", "adapt",
-    "embed", "search", "distill", "quantize", "export", "convert", "serve", "bench", "reproduce",
+    "demo", "models", "tokenizer", "prepare", "pretrain", "finetune", "evaluate", "predict", "report", "meta-train",
+    "adapt", "embed", "search", "distill", "quantize", "export", "convert", "serve", "bench", "reproduce",
 ]  # fmt: skip
 HEAVY = ("torch", "numpy", "tokenizers", "rich", "tyro")
 
@@ -286,6 +286,7 @@ def test_run_json_holds_the_resolved_settings_versions_and_seed(tmp_path: Path) 
     assert run["config"] == {
         "out": str(tmp_path / "tok"), "input": [str(tmp_path / "corpus.txt")], "import_from": None, "vocab_size": 130,
         "kind": "unigram", "lowercase": False, "strip_accents": True, "fold_punctuation": False, "seed": 5,
+        "text_column": "text", "encoding": "auto", "add": None,
     }  # fmt: skip
     assert run["litebert"] == litebert.__version__
     assert run["python"] == ".".join(map(str, sys.version_info[:3]))

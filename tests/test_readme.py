@@ -58,8 +58,9 @@ def test_the_python_of_the_readme_runs_and_prints_what_it_shows(name: str, model
 @pytest.mark.parametrize("name", PAGES)
 def test_every_command_shown_has_these_flags(name: str) -> None:
     for command, *flags in commands(PAGES[name]):
-        recipe = import_module(f"litebert.recipes.{command}")
-        parse(recipe.Config, command, flags)
+        if flags:  # without any, a page may just speak of the command
+            recipe = import_module(f"litebert.recipes.{command}")
+            parse(recipe.Config, command, flags)
 
 
 def test_the_readme_shows_every_command() -> None:
@@ -90,5 +91,5 @@ def test_nothing_is_left_to_fill_in(name: str) -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_links_between_pages_lead_somewhere(name: str) -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", PAGES[name]):
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", re.sub(r"```.*?```", "", PAGES[name], flags=re.DOTALL)):
         assert (REPOSITORY / name).parent.joinpath(target).exists(), target

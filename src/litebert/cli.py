@@ -19,7 +19,7 @@ from litebert import __version__
 from litebert.errors import ConfigError, LitebertError
 from litebert.recipes._shared import INTERRUPTED
 
-RECIPES = ("demo", "models", "tokenizer", "prepare", "pretrain", "finetune", "evaluate", "predict")
+RECIPES = ("demo", "models", "tokenizer", "prepare", "pretrain", "finetune", "evaluate", "predict", "report")
 PLANNED = {
     "meta-train": "teach a model to learn new tasks from few examples",
     "adapt": "learn a new task from a handful of examples, in seconds",
@@ -83,7 +83,7 @@ def parse(config: type[Any], name: str, flags: Sequence[str], description: str =
     """Defaults, then the TOML file of `--config`, then the flags."""
     import tyro
 
-    flags = _with_toml(config, list(flags))
+    flags = _with_toml(config, _named(config, list(flags)))
     description = f"{description.strip()}\n\n--config FILE takes settings from a TOML file; flags count over it."
     complaint = io.StringIO()
     try:
@@ -93,6 +93,12 @@ def parse(config: type[Any], name: str, flags: Sequence[str], description: str =
         if stop.code in (0, None):
             raise
         raise ConfigError(f"{_one_line(complaint.getvalue())}; see litebert {name} --help") from None
+
+
+def _named(config: type[Any], flags: list[str]) -> list[str]:
+    """Words before the first flag belong to the setting that a command takes without its name."""
+    name = getattr(config, "POSITIONAL", None)
+    return [f"--{name}", *flags] if name and flags and not flags[0].startswith("-") else flags
 
 
 def _with_toml(config: type[Any], flags: list[str]) -> list[str]:

@@ -1,211 +1,289 @@
-"""Pre-training batches: a pure function of (seed, step), masked and swapped as the paper says.
-
-The corpus is made so that a token tells where it came from: document d is 20 consecutive ids in sentences of five.
-"""
+"""Pre-training batches: a pure function of (seed, step), the same however they are split, and in the end all text."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.stats import chisquare  # type: ignore[import-untyped]
 
-from litebert.data.pretraining import IGNORED, PretrainingBatch, PretrainingData
-from litebert.data.shards import Shards, ShardWriter
+from litebert.data.masking import Kind, Masking
+from litebert.data.pretraining import PretrainingBatch, PretrainingData, Stage
+from litebert.data.segments import Sentences
+from litebert.data.shards import Shards, ShardWriter, Stream
 from litebert.errors import ConfigError, DataError
 from litebert.tokenizer import Tokenizer
+from tests.data.counting import FIRST, Corpus, Documents, any_documents, corpus_of, original, prose, read, same
 
-FIRST, LENGTH, SENTENCE, DOCUMENTS = 10, 20, 5, 9
-
-
-def write(folder: Path, tokenizer: Tokenizer, documents: list[list[list[int]]]) -> Shards:
-    with ShardWriter(folder, tokenizer, shard_tokens=3 * LENGTH) as writer:
-        writer.add(documents)
-        writer.finish()
-    return Shards(folder)
+ALMOST_SURE = 1e-3  # seeds are fixed, so a test that passes once passes always
+properties = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+KINDS = st.sampled_from(get_args(Kind))
+QUESTIONS = st.sampled_from(get_args(Sentences))
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Shards:
-    documents = []
-    for number in range(DOCUMENTS):
-        start = FIRST + number * LENGTH
-        documents.append([list(range(at, at + SENTENCE)) for at in range(start, start + LENGTH, SENTENCE)])
-    return write(tmp_path_factory.mktemp("shards"), tokenizer, documents)
+def corpus() -> Corpus:
+    return corpus_of(prose(400), shard_documents=150)
 
 
-def data_of(shards: Shards, **changes: float) -> PretrainingData:
-    settings = {"batch_size": 8, "length": 18, "mask_rate": 0.15, "seed": 0} | changes
-    return PretrainingData(shards, **settings)  # type: ignore[arg-type]
+def special(tokenizer: Tokenizer) -> list[int]:
+    return [tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, tokenizer.mask_id, tokenizer.unk_id]
 
 
-def original(batch: PretrainingBatch) -> torch.Tensor:
-    """The ids before masking."""
-    ids = batch.text.input_ids.clone()
-    ids.view(-1)[batch.positions] = batch.labels
-    return ids
+def seen(corpus: Corpus, data: PretrainingData, steps: int) -> np.ndarray:
+    """How often each token occurs in the steps."""
+    counts = np.zeros(corpus.size, dtype=np.int64)
+    for step in range(steps):
+        ids = original(data.batch(step)).numpy()
+        np.add.at(counts, ids[ids >= FIRST] - FIRST, 1)
+    return counts
 
 
-def segments_of(row: torch.Tensor, tokenizer: Tokenizer) -> list[list[int]]:
-    """What stands between [CLS], [SEP] and padding."""
-    parts: list[list[int]] = [[]]
-    for number in row.tolist():
-        if number == tokenizer.sep_id:
-            parts.append([])
-        elif number not in (tokenizer.cls_id, tokenizer.pad_id):
-            parts[-1].append(number)
-    return [part for part in parts if part]
+def joined(batches: list[PretrainingBatch]) -> PretrainingBatch:
+    """The parts of a batch laid end to end, each without its padding."""
+    sizes = [len(batch.input_ids) - batch.padding for batch in batches]
+    offsets = np.cumsum([0, *sizes[:-1]]).tolist()
 
+    def lay(name: str, *, moved: bool = False) -> torch.Tensor:
+        return torch.cat([getattr(b, name) + moved * at for b, at in zip(batches, offsets, strict=True)])
 
-def equal(one: PretrainingBatch, other: PretrainingBatch) -> bool:
-    return (
-        torch.equal(one.text.input_ids, other.text.input_ids)
-        and torch.equal(one.text.token_type_ids, other.text.token_type_ids)
-        and torch.equal(one.positions, other.positions)
-        and torch.equal(one.labels, other.labels)
-        and torch.equal(one.swapped, other.swapped)
+    def cut(name: str) -> torch.Tensor:
+        return torch.cat([getattr(b, name)[:size] for b, size in zip(batches, sizes, strict=True)])
+
+    return PretrainingBatch(
+        input_ids=cut("input_ids"),
+        token_type_ids=cut("token_type_ids"),
+        lengths=torch.cat([batch.lengths[: -1 if batch.padding else None] for batch in batches]),
+        positions=lay("positions", moved=True),
+        labels=lay("labels"),
+        first=lay("first", moved=True),
+        swapped=lay("swapped"),
+        padding=0,
     )
 
 
-@given(seed=st.integers(0, 2**32 - 1), step=st.integers(0, 2**40))
-def test_a_batch_is_a_function_of_seed_and_step(shards: Shards, seed: int, step: int) -> None:
-    used = data_of(shards, seed=seed)
+@properties
+@given(seed=st.integers(0, 2**32 - 1), step=st.integers(0, 2**36), sentences=QUESTIONS, kind=KINDS)
+def test_a_batch_is_a_function_of_seed_and_step(
+    corpus: Corpus, tokenizer: Tokenizer, seed: int, step: int, sentences: Sentences, kind: Kind
+) -> None:
+    used, fresh = (
+        corpus.data(tokenizer, seed=seed, sentences=sentences, masking=Masking(kind=kind)) for _ in range(2)
+    )  # fmt: skip
     used.batch(step + 1)
-    assert equal(used.batch(step), data_of(shards, seed=seed).batch(step))
+    assert same(used.batch(step), fresh.batch(step))
 
 
-def test_no_two_steps_and_no_two_seeds_are_equal(shards: Shards) -> None:
-    batches = [data_of(shards, seed=seed).batch(step) for seed in range(3) for step in range(20)]
-    assert len({batch.text.input_ids.numpy().tobytes() for batch in batches}) == len(batches)
+def test_no_two_steps_and_no_two_seeds_are_equal(corpus: Corpus, tokenizer: Tokenizer) -> None:
+    batches = [corpus.data(tokenizer, seed=seed).batch(step) for seed in range(3) for step in range(20)]
+    assert len({original(batch).numpy().tobytes() for batch in batches}) == len(batches)
 
 
-@given(step=st.integers(0, 10_000), length=st.integers(8, 40), mask_rate=st.floats(0.05, 0.8))
-def test_masks_stand_on_text_only(
-    shards: Shards, tokenizer: Tokenizer, step: int, length: int, mask_rate: float
+@pytest.mark.parametrize("sentences", get_args(Sentences))
+@pytest.mark.parametrize("parts", [1, 2, 3, 4, 8])
+def test_the_parts_of_a_batch_make_up_the_whole(
+    corpus: Corpus, tokenizer: Tokenizer, parts: int, sentences: Sentences
 ) -> None:
-    batch = data_of(shards, length=length, mask_rate=mask_rate).batch(step)
-    frame = torch.tensor([tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id])
-    assert not torch.isin(batch.labels, frame).any()
-    assert len(batch.positions.unique()) == len(batch.positions) >= 1
-    if batch.text.attention_mask is not None:
-        assert batch.text.attention_mask.view(-1)[batch.positions].all()
+    for kind in get_args(Kind):
+        data = corpus.data(tokenizer, batch_size=24, sentences=sentences, masking=Masking(kind=kind))
+        assert same(joined([data.batch(5)]), joined([data.batch(5, part, parts) for part in range(parts)]))
 
 
-@given(step=st.integers(0, 10_000), length=st.integers(8, 40))
-def test_labels_are_what_stood_there(shards: Shards, tokenizer: Tokenizer, step: int, length: int) -> None:
-    for row in original(data_of(shards, length=length).batch(step)):
-        for segment in segments_of(row, tokenizer):
-            assert segment == list(range(segment[0], segment[0] + len(segment)))  # the corpus counts upwards
-
-
-@given(step=st.integers(0, 10_000), length=st.integers(8, 40))
-def test_both_segments_are_neighbours_in_one_document(
-    shards: Shards, tokenizer: Tokenizer, step: int, length: int
+@properties
+@given(documents=any_documents(), batch_size=st.integers(1, 9), parts=st.integers(1, 12), step=st.integers(0, 99))
+def test_any_corpus_and_any_number_of_parts_make_up_the_whole(
+    tokenizer: Tokenizer, documents: Documents, batch_size: int, parts: int, step: int
 ) -> None:
-    batch = data_of(shards, length=length).batch(step)
-    for row, swapped in zip(original(batch), batch.swapped.tolist(), strict=True):
-        parts = segments_of(row, tokenizer)
-        assert len(parts) == (1 if swapped == IGNORED else 2)
-        stretch = [number for part in (reversed(parts) if swapped == 1 else parts) for number in part]
-        assert stretch == list(range(stretch[0], stretch[0] + len(stretch)))
-        assert len({(number - FIRST) // LENGTH for number in stretch}) == 1
+    data = corpus_of(documents, shard_documents=2).data(tokenizer, batch_size=batch_size, length=32)
+    assert same(joined([data.batch(step)]), joined([data.batch(step, part, parts) for part in range(parts)]))
 
 
-@given(step=st.integers(0, 10_000))
-def test_the_cut_falls_on_a_sentence_boundary(shards: Shards, tokenizer: Tokenizer, step: int) -> None:
-    batch = data_of(shards).batch(step)
-    for row, swapped in zip(original(batch), batch.swapped.tolist(), strict=True):
-        later = segments_of(row, tokenizer)[0 if swapped == 1 else -1]
-        assert (later[0] - FIRST) % SENTENCE == 0
+@pytest.mark.parametrize("length", [64, 128, 512])
+@pytest.mark.parametrize("documents", [prose(300), [[5]] * 2000, [[7, 8]] * 1000, [[12] * 3000]])
+def test_few_epochs_show_nearly_every_token(tokenizer: Tokenizer, length: int, documents: Documents) -> None:
+    corpus = corpus_of(documents)
+    data = corpus.data(tokenizer, batch_size=16, length=length)
+    epoch = corpus.size / (16 * (length - length // 8))
+    counts = seen(corpus, data, round(4 * epoch))
+    assert (counts > 0).mean() >= 0.99
+    assert counts.mean() < 4 * 1.2
+    assert (counts > 16).mean() < 0.01
 
 
-def test_a_row_is_framed_and_its_segments_are_numbered(shards: Shards, tokenizer: Tokenizer) -> None:
-    batch = data_of(shards).batch(0)
-    assert batch.text.attention_mask is None  # a document is longer than a row, so every row is full
-    for row, types in zip(original(batch), batch.text.token_type_ids, strict=True):
-        ids = row.tolist()
-        first, second = segments_of(row, tokenizer)
-        sep = tokenizer.sep_id
-        assert ids == [tokenizer.cls_id, *first, sep, *second, sep]
-        assert types.tolist() == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+def test_no_row_number_is_used_twice(corpus: Corpus, tokenizer: Tokenizer) -> None:
+    """The rows of an epoch open at different places; what few begin alike were pushed to the same sentence."""
+    data = corpus.data(tokenizer, batch_size=16, length=128, sentences="none", short_share=0.0)
+    steps = corpus.size // (112 * 16)
+    opened = [
+        int(sequence.places[0])
+        for step in range(steps)
+        for sequence in read(data.batch(step), tokenizer)
+        if sequence.size > 64
+    ]
+    assert len(set(opened)) > 0.95 * len(opened)
 
 
-def test_short_documents_are_padded_and_hidden(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    shards = write(tmp_path, tokenizer, [[[20, 21], [22, 23]]])
-    batch = data_of(shards, length=12).batch(0)
-    assert batch.text.attention_mask is not None
-    assert batch.text.attention_mask.sum(1).tolist() == [7] * 8
-    assert (original(batch)[:, 7:] == tokenizer.pad_id).all()
-
-
-def test_a_document_of_one_sentence_has_no_order_to_tell(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    batch = data_of(write(tmp_path, tokenizer, [[list(range(20, 40))]])).batch(0)
-    assert batch.swapped.tolist() == [IGNORED] * 8
-    assert batch.text.token_type_ids.sum() == 0
-
-
-def test_every_token_of_the_corpus_is_used(shards: Shards) -> None:
-    data = data_of(shards, batch_size=64)
-    seen = {number for step in range(20) for number in original(data.batch(step)).flatten().tolist()}
-    assert set(range(FIRST, FIRST + DOCUMENTS * LENGTH)) <= seen
-
-
-@pytest.mark.parametrize("mask_rate", [0.15, 0.4])
-def test_the_share_of_masked_tokens_is_the_rate(shards: Shards, mask_rate: float) -> None:
-    data = data_of(shards, batch_size=64, mask_rate=mask_rate)
+def test_masks_and_orders_differ_between_epochs(tokenizer: Tokenizer) -> None:
+    """One document that fits a row is the same text in every epoch."""
+    data = corpus_of([[4, 5, 6]]).data(tokenizer, batch_size=1, short_share=0.0)
     batches = [data.batch(step) for step in range(40)]
-    tokens = sum(64 * (data.length - 3) for _ in batches)
-    chosen = sum(len(batch.positions) for batch in batches)
-    assert abs(chosen - mask_rate * tokens) < 3.3 * (tokens * mask_rate * (1 - mask_rate)) ** 0.5  # 99.9 %
+    assert {len(batch.input_ids) - batch.padding for batch in batches} == {18}
+    assert len({tuple(sorted(batch.labels.tolist())) for batch in batches}) > 10
+    assert len({int(batch.swapped) for batch in batches}) == 2
 
 
-def test_of_the_masked_tokens_80_10_10_are_hidden_replaced_and_kept(shards: Shards, tokenizer: Tokenizer) -> None:
-    data = data_of(shards, batch_size=64)
-    counts = np.zeros(3)
-    for step in range(60):
+def test_masks_and_orders_differ_between_seeds(tokenizer: Tokenizer) -> None:
+    batches = [corpus_of([[4, 5, 6]]).data(tokenizer, 1, short_share=0.0, seed=seed).batch(0) for seed in range(40)]
+    assert len({tuple(sorted(batch.labels.tolist())) for batch in batches}) > 10
+    assert len({int(batch.swapped) for batch in batches}) == 2
+
+
+def test_every_epoch_has_its_own_shuffle(tokenizer: Tokenizer) -> None:
+    corpus = corpus_of([[4] * 2800])  # 200 rows of 56 tokens
+    data = corpus.data(tokenizer, batch_size=200, sentences="none", short_share=0.0)
+    one, two = (np.array([s.places[0] for s in read(data.batch(step), tokenizer)]) // 56 for step in range(2))
+    assert np.abs(np.corrcoef(one[:190], two[:190])[0, 1]) < 0.25
+    assert len(np.unique((two[:190] - one[:190]) % 200)) > 80  # neither is the other moved along
+
+
+@properties
+@given(documents=any_documents(), length=st.integers(16, 80), step=st.integers(0, 99), kind=KINDS, sentences=QUESTIONS)
+def test_masks_stand_on_text_only_and_labels_restore_it(
+    tokenizer: Tokenizer, documents: Documents, length: int, step: int, kind: Kind, sentences: Sentences
+) -> None:
+    data = corpus_of(documents).data(tokenizer, length=length, masking=Masking(kind=kind), sentences=sentences)
+    batch = data.batch(step)
+    assert (batch.labels >= FIRST).all()
+    assert (np.diff(batch.positions.numpy()) > 0).all()
+    changed = batch.input_ids[: len(batch.input_ids) - batch.padding] != original(batch)
+    assert set(changed.nonzero().flatten().tolist()) <= set(batch.positions.tolist())
+    assert all(len(sequence.places) for sequence in read(batch, tokenizer))
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.3, 0.5, 0.8])
+def test_the_share_of_hidden_tokens_is_the_rate(corpus: Corpus, tokenizer: Tokenizer, rate: float) -> None:
+    data = corpus.data(tokenizer, batch_size=256, length=128, masking=Masking(rate=rate))
+    hidden = text = 0
+    for step in range(4):
         batch = data.batch(step)
-        now = batch.text.input_ids.view(-1)[batch.positions]
-        hidden, kept = now == tokenizer.mask_id, now == batch.labels
-        counts += [int(hidden.sum()), int((~hidden & ~kept).sum()), int(kept.sum())]
-    share = 1 / tokenizer.vocab_size  # a random token may be the mask, or the one that stood there
-    expected = counts.sum() * np.array([0.8 + 0.1 * share, 0.1 - 0.2 * share, 0.1 + 0.1 * share])
-    assert ((counts - expected) ** 2 / expected).sum() < 13.8  # chi-square, two degrees of freedom, 99.9 %
+        hidden, text = hidden + len(batch.labels), text + int((original(batch) >= FIRST).sum())
+    assert abs(hidden - rate * text) < 3.3 * 4 * 32  # 1,024 rows, each within a unit of three words
 
 
-def test_half_of_the_pairs_are_swapped(shards: Shards) -> None:
-    data = data_of(shards, batch_size=64)
-    swapped = torch.cat([data.batch(step).swapped for step in range(40)])
-    assert abs(int(swapped.sum()) - len(swapped) / 2) < 3.3 * (len(swapped) / 4) ** 0.5
+@pytest.mark.parametrize("shares", [(0.8, 0.1), (0.4, 0.4)])
+def test_hidden_tokens_are_masked_replaced_and_kept(
+    corpus: Corpus, tokenizer: Tokenizer, shares: tuple[float, float]
+) -> None:
+    masking = Masking(mask_share=shares[0], random_share=shares[1])
+    batch = corpus.data(tokenizer, batch_size=1024, length=128, masking=masking).batch(0)
+    now = batch.input_ids[batch.positions]
+    masked, kept = now == tokenizer.mask_id, now == batch.labels
+    counts = [int(masked.sum()), int((~masked & ~kept).sum()), int(kept.sum())]
+    assert chisquare(counts, sum(counts) * np.array([*shares, 1 - sum(shares)])).pvalue > ALMOST_SURE
+    replaced = now[~masked & ~kept].numpy()
+    assert not np.isin(replaced, special(tokenizer)).any()
+    assert chisquare(np.delete(np.bincount(replaced, minlength=tokenizer.vocab_size), special(tokenizer))).pvalue > 1e-3
 
 
-def test_something_is_hidden_even_at_the_smallest_rate(shards: Shards) -> None:
-    data = data_of(shards, batch_size=1, mask_rate=1e-9)
-    assert [len(data.batch(step).positions) for step in range(10)] == [1] * 10
+def test_excluded_tokens_are_never_hidden(corpus: Corpus, tokenizer: Tokenizer) -> None:
+    exclude = np.arange(FIRST + corpus.size) % 3 == 0
+    batch = corpus.data(tokenizer, batch_size=256, exclude=exclude).batch(0)
+    assert not exclude[batch.labels.numpy()].any()
+    text = original(batch).numpy()
+    text = text[text >= FIRST]
+    assert len(batch.labels) == pytest.approx(0.15 * (~exclude[text]).sum(), rel=0.05)
 
 
-def test_a_batch_moves_with_all_its_parts(shards: Shards) -> None:
-    batch = data_of(shards).batch(0).to("meta")
-    parts = (batch.text.input_ids, batch.positions, batch.labels, batch.swapped)
-    assert {part.device for part in parts} == {torch.device("meta")}
+@pytest.mark.parametrize("documents", [prose(300), [[5]] * 2000, [[12] * 3000]])
+def test_hardly_any_token_is_padding(tokenizer: Tokenizer, documents: Documents) -> None:
+    for length in (64, 128, 512):
+        batch = corpus_of(documents).data(tokenizer, batch_size=2048 // length, length=length).batch(0)
+        assert len(batch.input_ids) % 8 == 0
+        assert batch.padding < 0.02 * len(batch.input_ids)
+        assert (batch.input_ids[len(batch.input_ids) - batch.padding :] == tokenizer.pad_id).all()
+        assert int(batch.lengths.sum()) == len(batch.input_ids)
+
+
+def test_stages_change_the_batch_and_the_length(corpus: Corpus, tokenizer: Tokenizer) -> None:
+    stages = [Stage(0, 4, 32), Stage(3, 8, 32), Stage(5, 8, 64)]
+    data = corpus.data(tokenizer, stages=stages, sentences="none", short_share=0.0)
+    longest = [max(sequence.size for sequence in read(data.batch(step), tokenizer)) for step in range(8)]
+    assert max(longest[:5]) <= 32 < min(longest[5:]) <= 64
+    sizes = [len(data.batch(step).input_ids) for step in range(8)]
+    assert max(sizes[:3]) < min(sizes[3:5])
+    assert max(sizes[3:5]) < min(sizes[5:])
+    assert [data.tokens_before(step) for step in (0, 3, 5, 6)] == [0, 384, 896, 1408]
+    fresh = corpus.data(tokenizer, stages=stages, sentences="none", short_share=0.0)
+    assert all(same(data.batch(step), fresh.batch(step)) for step in reversed(range(8)))
+
+
+def test_a_larger_batch_goes_on_where_the_smaller_one_stopped(corpus: Corpus, tokenizer: Tokenizer) -> None:
+    """The rows of a batch ramp are those of one batch size throughout, so none is repeated and none left out."""
+    ramp = corpus.data(tokenizer, stages=[Stage(0, 4, 64), Stage(4, 8, 64)])
+    plain = corpus.data(tokenizer, batch_size=8)
+    halves = [joined([ramp.batch(2 * step), ramp.batch(2 * step + 1)]) for step in range(2)]
+    assert all(same(half, joined([plain.batch(step)])) for step, half in enumerate(halves))
+    assert same(ramp.batch(4), plain.batch(2))
+
+
+@pytest.mark.parametrize("shard_documents", [1, 2, 5])
+def test_shards_smaller_than_a_row_are_read_to_their_ends(tokenizer: Tokenizer, shard_documents: int) -> None:
+    corpus = corpus_of(prose(100), shard_documents=shard_documents)
+    data = corpus.data(tokenizer, length=128)
+    counts = seen(corpus, data, 6 * corpus.size // (112 * 8))
+    assert (counts > 0).mean() > 0.99
+
+
+@pytest.mark.parametrize("sentences", get_args(Sentences))
+@pytest.mark.parametrize("documents", [[[2]], [[1, 1]], [[1], [1]], [[2, 2], [3]], [[10] * 4], [[3] * 20]])
+def test_a_tiny_corpus_is_seen_whole(tokenizer: Tokenizer, documents: Documents, sentences: Sentences) -> None:
+    corpus = corpus_of(documents)
+    data = corpus.data(tokenizer, sentences=sentences)
+    assert (seen(corpus, data, 4) > 0).all()
+    assert all(len(data.batch(step).labels) >= 8 for step in range(4))
+
+
+def test_shards_on_disk_are_read(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    with ShardWriter(tmp_path, tokenizer, shard_tokens=60) as writer:
+        writer.add([[list(range(at, at + 5)) for at in range(start, start + 20, 5)] for start in range(10, 190, 20)])
+        writer.finish()
+    stream = Shards(tmp_path).training
+    assert len(stream.ids) > 1
+    data = PretrainingData(stream, tokenizer, [Stage(0, 64, 32)], seed=0)
+    ids = torch.cat([original(data.batch(step)) for step in range(10)])
+    assert set(range(10, 190)) <= set(ids.tolist())
+
+
+def test_a_batch_moves_with_all_its_parts(corpus: Corpus, tokenizer: Tokenizer) -> None:
+    moved = corpus.data(tokenizer).batch(0).to("meta")
+    tensors = [value for value in vars(moved).values() if isinstance(value, torch.Tensor)]
+    assert len(tensors) == 7
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"mask_rate": 0.0}, r"mask_rate=0\.0 must lie between 0 and 1"),
-        ({"mask_rate": 1.0}, r"mask_rate=1\.0 must lie between 0 and 1"),
-        ({"length": 7}, "length=7 leaves no room for text; it must be at least 8"),
+        ({"length": 15}, "length=15 leaves no room for text; it must be at least 16"),
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
+        ({"short_share": 1.5}, r"short_share=1\.5 must lie between 0 and 1"),
+        ({"sentences": "maybe"}, "sentences='maybe' must be one of order, next, none"),
     ],
 )
-def test_settings_out_of_range_are_refused(shards: Shards, change: dict[str, float], complaint: str) -> None:
+def test_settings_out_of_range_are_refused(
+    corpus: Corpus, tokenizer: Tokenizer, change: dict[str, Any], complaint: str
+) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        data_of(shards, **change)
+        corpus.data(tokenizer, **change)
 
 
-def test_a_corpus_of_one_token_is_too_small(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    with pytest.raises(DataError, match="1 tokens are too few to train on; prepare more text"):
-        data_of(write(tmp_path, tokenizer, [[[20]]]))
+@pytest.mark.parametrize("size", [0, 1])
+def test_a_corpus_of_one_token_is_too_small(tokenizer: Tokenizer, size: int) -> None:
+    stream = Stream([np.arange(size) + FIRST], [np.full(size, 7, dtype=np.uint8)])
+    with pytest.raises(DataError, match=f"{size} tokens are too few to train on; prepare more text"):
+        PretrainingData(stream, tokenizer, [Stage(0, 8, 64)], seed=0)

@@ -56,11 +56,11 @@ def test_no_token_is_lost_and_every_bit_stands_where_it_belongs(
 
     whole = [[sentence for sentence in document if sentence] for document in documents]
     sentences = [sentence for document in whole for sentence in document]
-    assert np.concatenate(shards.ids).tolist() == [number for sentence in sentences for number in sentence]
+    assert np.concatenate(shards.training.ids).tolist() == [number for sentence in sentences for number in sentence]
     assert index.tokens == sum(map(len, sentences))
     assert index.documents == sum(map(bool, whole))
 
-    bits = np.concatenate(shards.bits)
+    bits = np.concatenate(shards.training.bits)
     sentence_starts = np.cumsum([0, *map(len, sentences)])[:-1]
     lengths = [sum(map(len, document)) for document in whole if document]
     assert np.flatnonzero(bits & SENTENCE_START).tolist() == sentence_starts.tolist()
@@ -70,15 +70,15 @@ def test_no_token_is_lost_and_every_bit_stands_where_it_belongs(
 def test_text_comes_back_from_its_shards(tmp_path: Path, tokenizer: Tokenizer) -> None:
     write(tmp_path, tokenizer, [tokenizer.encode_ids(PROSE[:3])])
     shards = Shards(tmp_path)
-    assert shards.tokenizer.decode(shards.ids[0].tolist()) == tokenizer.decode(
+    assert shards.tokenizer.decode(shards.training.ids[0].tolist()) == tokenizer.decode(
         [number for ids in tokenizer.encode_ids(PROSE[:3]) for number in ids]
     )
 
 
 def test_small_shards_hold_whole_documents(folder: Path) -> None:
     shards = Shards(folder)
-    assert [ids.tolist() for ids in shards.ids] == [[5, 6, 7, 8, 9], [10, 11, 12, 13], [14, 15, 16]]
-    assert all(bits[0] & DOCUMENT_START for bits in shards.bits)
+    assert [ids.tolist() for ids in shards.training.ids] == [[5, 6, 7, 8, 9], [10, 11, 12, 13], [14, 15, 16]]
+    assert all(bits[0] & DOCUMENT_START for bits in shards.training.bits)
 
 
 @pytest.mark.parametrize(("extra", "dtype"), [(0, "uint16"), (1, "uint32")])
@@ -90,7 +90,7 @@ def test_a_vocabulary_beyond_sixteen_bits_gets_wider_ids(tmp_path: Path, extra: 
     tokenizer = Tokenizer.from_vocab(tmp_path / "vocab.txt")
     documents = [[[size - 1, 5, size - 2]]]
     assert write(tmp_path / "shards", tokenizer, documents).dtype == dtype
-    assert Shards(tmp_path / "shards").ids[0].tolist() == documents[0][0]
+    assert Shards(tmp_path / "shards").training.ids[0].tolist() == documents[0][0]
 
 
 def broken_off() -> Iterator[list[list[int]]]:
@@ -103,7 +103,7 @@ def test_an_error_while_writing_leaves_nothing_behind(tmp_path: Path, tokenizer:
     writer = ShardWriter(tmp_path / "shards", tokenizer, shard_tokens=1)
     with pytest.raises(DataError, match="third document"), writer:
         writer.add(broken_off())
-    assert writer.tokens == 3  # both were written before
+    assert writer.counts.tokens == 3  # both were written before
     assert list(tmp_path.iterdir()) == []
 
 
@@ -143,7 +143,7 @@ def test_a_shard_cut_short_is_refused(folder: Path, size: int) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"format": 2}, "format 2, this version reads 1"),
+        ({"format": 1}, "format 1, this version reads 2"),
         ({"dtype": "int7"}, "int7"),
         ({"sha256": None}, "not an index of shards"),
         ({"colour": "red"}, "colour"),
@@ -203,4 +203,4 @@ def test_punctuation_starts_a_word_and_ends_the_one_before(tokenizer: Tokenizer)
 def test_the_first_token_of_a_sentence_starts_a_word_whatever_it_is(tmp_path: Path, tokenizer: Tokenizer) -> None:
     continuing = int(np.flatnonzero(~starts_word(tokenizer))[0])
     write(tmp_path, tokenizer, [[[continuing, continuing], [continuing]]])
-    assert (Shards(tmp_path).bits[0] & WORD_START).astype(bool).tolist() == [True, False, True]
+    assert (Shards(tmp_path).training.bits[0] & WORD_START).astype(bool).tolist() == [True, False, True]

@@ -24,7 +24,7 @@ WORDS = {
 FILLER = ["the", "and", "was", "on", "a", "of", "before", "every", "when", "they"]
 EXAMPLES = 24
 QUICK = ("--batch-size", 6, "--length", 12, "--device", "cpu")
-SMALL = ("--preset", "tiny", "--batch-size", "2", "--length", "16", "--device", "cpu")
+SMALL = ("--preset", "tiny", "--batch-size", "2", "--length", "16", "--device", "cpu", "--validation-rows", "4")
 
 
 @dataclass(frozen=True)

@@ -354,3 +354,21 @@ def test_a_vocabulary_that_repeats_a_token_is_refused_with_both_lines(tmp_path: 
     path.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\na\n", encoding="utf-8")
     with pytest.raises(CheckpointError, match="line 8: repeats line 6"):
         Tokenizer.from_vocab(path)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
+def test_a_vocabulary_grows_at_its_end(kind: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    old = tokenizer if kind == "unigram" else train_wordpiece(PROSE, 200)
+    new = old.extended(["albertine", "quokka", "quokka"])
+    assert new.vocab_size == old.vocab_size + 2
+    assert [new.token(number) for number in range(old.vocab_size)] == [old.token(n) for n in range(old.vocab_size)]
+    plain, grown = old.encode_ids(["the rain came"])[0], new.encode_ids(["the rain came", "the Quokka came"])
+    assert grown[0] == plain
+    assert old.vocab_size + 1 in grown[1]
+    assert len(grown[1]) < len(old.encode_ids(["the Quokka came"])[0])
+    assert "quokka" in new.decode(grown[1]).lower()
+    assert old.vocab_size not in new.encode_ids(["albertines"])[0]  # whole words only
+    new.save(tmp_path)
+    again = Tokenizer.load(tmp_path)
+    assert again.fingerprint == new.fingerprint != old.fingerprint
+    assert again.added == {old.vocab_size, old.vocab_size + 1}

@@ -65,7 +65,7 @@ def test_the_same_text_gives_the_same_vocabulary(train: Train) -> None:
 
 
 def test_the_seed_decides_which_lines_are_sampled(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "SAMPLED_LINES", 101)
+    monkeypatch.setattr(training, "SAMPLED_CHARACTERS", 2_000)
     names = [f"{first}{middle}{last}" for first in "bdfgk" for middle in "aeiou" for last in "lmnrstvz"]
     lines = [f"{name} met {name}s of {name}land" for name in names]
     first, again, other = (train(lines, 120, seed=seed).fingerprint for seed in (1, 1, 2))

@@ -1,8 +1,10 @@
 """A tokenized corpus on disk: flat arrays of ids, memory-mapped, with one byte of bits per token.
 
-    index.json          counts, dtype, the tokenizer's fingerprint, a SHA-256 per file
+    index.json          counts, settings, dtype, the tokenizer's fingerprint, a SHA-256 per file
     shard-00000.ids     uint16 or uint32, one per token
     shard-00000.bits    uint8, one per token: what starts at it
+    held-out-00000.*    the same for the documents kept apart for validation
+    documents.hashes    eight bytes per document, by which duplicates are found
 
 The index is written last: a folder without it is unfinished.
 """
@@ -10,6 +12,7 @@ The index is written last: a folder without it is unfinished.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -17,15 +20,37 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from litebert.errors import DataError
-from litebert.files import read_json, replacing, sha256_of, write_json
+from litebert.errors import DataError, LitebertError
+from litebert.files import read_json, sha256_of, write_json
 from litebert.tokenizer import Tokenizer
 
 DOCUMENT_START, SENTENCE_START, WORD_START = 1, 2, 4
-FORMAT = 1
+FORMAT = 2
+SHARD_TOKENS = 1 << 24  # 32 MB of ids and 16 of bits: large enough to read fast, small enough to lose little
+HASHES = "documents.hashes"
+JOURNAL = "journal.json"
+
+
+@dataclass
+class Counts:
+    """What shards hold, training and held-out documents together."""
+
+    tokens: int = 0
+    documents: int = 0
+    sentences: int = 0
+    words: int = 0
+    unknown: int = 0
+    """Tokens that the vocabulary lacks."""
+    held_out_documents: int = 0
+    held_out_tokens: int = 0
+    duplicates: int = 0
+    """Documents that were left out because they had come before."""
+    text_bytes: int = 0
+    """Of the documents kept, in UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +63,15 @@ class ShardIndex:
     fingerprint: str
     tokens: int
     documents: int
+    sentences: int
+    words: int
+    unknown: int
+    held_out_documents: int
+    held_out_tokens: int
+    duplicates: int
+    text_bytes: int
+    settings: dict[str, Any]
+    """How the text was read and cut."""
     sha256: dict[str, str]
 
     @property
@@ -48,78 +82,174 @@ class ShardIndex:
         ).hexdigest()
 
 
-class ShardWriter:
-    """Collects token ids and writes shards; `finish` makes the folder valid, an error in its block empties it."""
+@dataclass(frozen=True)
+class Stream:
+    """Documents laid end to end; none crosses from one array into the next."""
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer, shard_tokens: int = 1 << 26) -> None:
-        self.folder = folder
-        self.tokenizer = tokenizer
-        self.shard_tokens = shard_tokens
-        self.dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
-        self.tokens = self.documents = 0
-        self._ids: list[np.ndarray] = []
-        self._bits: list[np.ndarray] = []
+    ids: list[np.ndarray]
+    bits: list[np.ndarray]
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.ids))
+
+
+def id_type(tokenizer: Tokenizer) -> np.dtype:
+    """The narrowest integers that hold every id, little-endian on every machine."""
+    return np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
+
+
+class GrowingFile:
+    """A file that is written bit by bit under another name, and takes its own when it is whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._temporary = path.with_name(f".{path.name}.partial")
+        self._digest = hashlib.sha256()
+        self._file: BinaryIO | None = None
+
+    def write(self, content: bytes) -> None:
+        try:
+            if self._file is None:
+                self._file = self._temporary.open("wb")
+            self._file.write(content)
+        except OSError as error:
+            raise self._full(error) from error
+        self._digest.update(content)
+
+    def finish(self) -> str:
+        """The SHA-256 of what was written."""
+        assert self._file is not None
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._temporary.replace(self.path)
+        except OSError as error:
+            raise self._full(error) from error
+        return self._digest.hexdigest()
+
+    def discard(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):  # what could not be written when it was full is not wanted now
+                self._file.close()
+            self._temporary.unlink(missing_ok=True)
+
+    def _full(self, error: OSError) -> LitebertError:
+        return LitebertError(
+            f"{self.path}: cannot be written ({error.strerror}); check free space and permissions, "
+            "then give the same command again"
+        )
+
+
+class ShardWriter:
+    """Writes shards as tokens come; `finish` makes the folder valid, a data error in its block empties it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tokenizer: Tokenizer,
+        shard_tokens: int = SHARD_TOKENS,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        self.folder, self.tokenizer, self.shard_tokens = folder, tokenizer, shard_tokens
+        self.settings = settings or {}
+        self.dtype = id_type(tokenizer)
+        self.counts = Counts()
+        self.sha256: dict[str, str] = {}
+        self.finished_shards = 0
+        self._word_bits = np.where(starts_word(tokenizer), WORD_START, 0).astype(np.uint8)
         self._pending = 0
-        self._sha256: dict[str, str] = {}
-        self._starts_word = starts_word(tokenizer)
+        self._open: dict[str, GrowingFile] = {}
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "index.json").unlink(missing_ok=True)
 
     def __enter__(self) -> ShardWriter:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            for name in self._sha256:
-                (self.folder / name).unlink(missing_ok=True)
-            with suppress(OSError):  # somebody else's files are there, or nothing is
-                self.folder.rmdir()
+        for file in self._open.values():
+            file.discard()
+        if isinstance(error, DataError):  # the input is at fault, so what was made of it is worth nothing
+            self.remove()
+
+    def remove(self) -> None:
+        """Delete what this writer wrote."""
+        for name in (*self.sha256, HASHES, JOURNAL):
+            (self.folder / name).unlink(missing_ok=True)
+        with suppress(OSError):  # somebody else's files are there, or nothing is
+            self.folder.rmdir()
+
+    @property
+    def full(self) -> bool:
+        return self._pending >= self.shard_tokens
 
     def add(self, documents: Iterable[list[list[int]]]) -> None:
-        """Add documents, each a list of sentences, each a list of ids."""
+        """Add documents for training, each a list of sentences, each a list of ids."""
         for sentences in documents:
             sentences = [sentence for sentence in sentences if sentence]
             if not sentences:
                 continue
             ids = np.concatenate([np.asarray(sentence, dtype=self.dtype) for sentence in sentences])
-            bits = np.where(self._starts_word[ids], WORD_START, 0).astype(np.uint8)
-            starts = np.cumsum([0, *map(len, sentences[:-1])])
-            bits[starts] |= SENTENCE_START | WORD_START
+            bits = self._word_bits[ids]
+            bits[np.cumsum([0, *map(len, sentences[:-1])])] |= SENTENCE_START | WORD_START
             bits[0] |= DOCUMENT_START
-            self._ids.append(ids)
-            self._bits.append(bits)
-            self._pending += len(ids)
-            self.tokens += len(ids)
-            self.documents += 1
-            if self._pending >= self.shard_tokens:
-                self._flush()
+            self.append(ids.tobytes(), bits)
+            if self.full:
+                self.flush()
+
+    def append(self, ids: bytes, bits: np.ndarray, *, held_out: bool = False) -> None:
+        """Add whole documents, laid end to end."""
+        name = "held-out" if held_out else "shard"
+        for suffix, content in (("ids", ids), ("bits", bits.tobytes())):
+            path = self.folder / f"{name}-{self.finished_shards:05d}.{suffix}"
+            self._open.setdefault(path.name, GrowingFile(path)).write(content)
+        documents = int(np.count_nonzero(bits & DOCUMENT_START))
+        self.counts.tokens += len(bits)
+        self.counts.documents += documents
+        self.counts.sentences += int(np.count_nonzero(bits & SENTENCE_START))
+        self.counts.words += int(np.count_nonzero(bits & WORD_START))
+        self.counts.unknown += int(np.count_nonzero(np.frombuffer(ids, self.dtype) == self.tokenizer.unk_id))
+        if held_out:
+            self.counts.held_out_documents += documents
+            self.counts.held_out_tokens += len(bits)
+        self._pending += len(bits)
+
+    def flush(self) -> None:
+        """Close the shard and its held-out documents; the next documents start another."""
+        for name, file in self._open.items():
+            self.sha256[name] = file.finish()
+        self.finished_shards += bool(self._open)
+        self._open, self._pending = {}, 0
 
     def finish(self) -> ShardIndex:
-        if self.tokens == 0:
+        if self.counts.tokens == 0:
             raise DataError("the input files hold no text; give plain text with a blank line between documents")
-        self._flush()
+        self.flush()
+        if self.counts.held_out_tokens == self.counts.tokens:
+            self._train_on_held_out()
+        if (self.folder / HASHES).is_file():
+            self.sha256[HASHES] = sha256_of(self.folder / HASHES)
         index = ShardIndex(
-            FORMAT,
-            self.dtype.name,
-            self.tokenizer.vocab_size,
-            self.tokenizer.fingerprint,
-            self.tokens,
-            self.documents,
-            self._sha256,
+            format=FORMAT,
+            dtype=self.dtype.name,
+            vocab_size=self.tokenizer.vocab_size,
+            fingerprint=self.tokenizer.fingerprint,
+            settings=self.settings,
+            sha256=dict(sorted(self.sha256.items())),
+            **asdict(self.counts),
         )
         self.tokenizer.save(self.folder)
         write_json(self.folder / "index.json", asdict(index))
         return index
 
-    def _flush(self) -> None:
-        if not self._pending:
-            return
-        name = f"shard-{len(self._sha256) // 2:05d}"
-        for suffix, arrays in (("ids", self._ids), ("bits", self._bits)):
-            content = np.concatenate(arrays)
-            with replacing(self.folder / f"{name}.{suffix}") as temporary:
-                content.tofile(temporary)
-            self._sha256[f"{name}.{suffix}"] = hashlib.sha256(content.tobytes()).hexdigest()
-        self._ids, self._bits, self._pending = [], [], 0
+    def _train_on_held_out(self) -> None:
+        """A corpus so small that chance held out all of it is for training."""
+        for name in list(self.sha256):
+            new = name.replace("held-out-", "shard-")
+            (self.folder / name).replace(self.folder / new)
+            self.sha256[new] = self.sha256.pop(name)
+        self.counts.held_out_documents = self.counts.held_out_tokens = 0
 
 
 class Shards:
@@ -133,20 +263,24 @@ class Shards:
                 "make one with: litebert prepare --input FILES --tokenizer tok --out shards"
             )
         try:
-            self.index = ShardIndex(**read_json(folder / "index.json"))
-            if self.index.format != FORMAT:
-                raise TypeError(f"format {self.index.format}, this version reads {FORMAT}")
+            content = read_json(folder / "index.json")
+            if content.get("format") != FORMAT:
+                raise TypeError(f"format {content.get('format')}, this version reads {FORMAT}")
+            self.index = ShardIndex(**content)
             dtype, names = np.dtype(self.index.dtype), sorted(self.index.sha256)
         except TypeError as error:
             raise DataError(
                 f"{folder / 'index.json'}: not an index of shards ({error}); run litebert prepare again"
             ) from error
-        self.ids = [self._map(name, dtype) for name in names if name.endswith(".ids")]
-        self.bits = [self._map(name, np.dtype(np.uint8)) for name in names if name.endswith(".bits")]
-        lengths = [len(ids) for ids in self.ids]
-        if sum(lengths) != self.index.tokens or lengths != [len(bits) for bits in self.bits]:
+        outside = [name for name in names if Path(name).name != name]
+        if outside:
+            raise DataError(f"{folder / outside[0]}: named in index.json but not there; run litebert prepare again")
+        self.training = self._stream([name for name in names if name.startswith("shard-")], dtype)
+        self.held_out = self._stream([name for name in names if name.startswith("held-out-")], dtype)
+        tokens = self.training.tokens + self.held_out.tokens
+        if tokens != self.index.tokens:
             raise DataError(
-                f"{folder}: holds {sum(lengths):,} tokens where index.json says {self.index.tokens:,}; "
+                f"{folder}: holds {tokens:,} tokens where index.json says {self.index.tokens:,}; "
                 "run litebert prepare again"
             )
 
@@ -165,9 +299,18 @@ class Shards:
             if sha256_of(self.folder / name) != expected:
                 raise DataError(f"{self.folder / name}: damaged (its SHA-256 differs); run litebert prepare again")
 
+    def _stream(self, names: list[str], dtype: np.dtype) -> Stream:
+        stream = Stream(
+            [self._map(name, dtype) for name in names if name.endswith(".ids")],
+            [self._map(name, np.dtype(np.uint8)) for name in names if name.endswith(".bits")],
+        )
+        if list(map(len, stream.ids)) != list(map(len, stream.bits)):
+            raise DataError(f"{self.folder}: a shard has more ids than bits or fewer; run litebert prepare again")
+        return stream
+
     def _map(self, name: str, dtype: np.dtype) -> np.ndarray:
         path = self.folder / name
-        if Path(name).name != name or not path.is_file():
+        if not path.is_file():
             raise DataError(f"{path}: named in index.json but not there; run litebert prepare again")
         try:
             return np.memmap(path, dtype=dtype, mode="r")
@@ -182,13 +325,19 @@ _NO_SPACES = re.compile(
 
 
 def starts_word(tokenizer: Tokenizer) -> np.ndarray:
-    """For each id: does a new word begin with it? `▁` opens a word; `##`, or letters without `▁`, continue one."""
+    """For each id: does a new word begin with it? `▁` opens a word; `##`, or letters without `▁`, continue one.
+
+    Words that were added to a vocabulary are whole."""
     tokens = [tokenizer.token(number) for number in range(tokenizer.vocab_size)]
     marks_starts = any(token.startswith("▁") for token in tokens)
+    added = tokenizer.added
     continues = [
-        token.startswith("##")
-        or (marks_starts and _has_letters(token) and "▁" not in token and not _NO_SPACES.search(token))
-        for token in tokens
+        number not in added
+        and (
+            token.startswith("##")
+            or (marks_starts and _has_letters(token) and "▁" not in token and not _NO_SPACES.search(token))
+        )
+        for number, token in enumerate(tokens)
     ]
     return ~np.array(continues)
 

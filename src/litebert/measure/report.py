@@ -1,25 +1,38 @@
-"""One self-contained HTML page: headings, tables and plots, nothing fetched from anywhere."""
+"""One self-contained HTML page: headings, tables and drawings, nothing fetched from anywhere."""
 
 from __future__ import annotations
 
-import base64
 import html
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from litebert.errors import ConfigError, require_extra
 from litebert.files import atomic_write
+from litebert.measure.curves import COLOURS, Line, Panel, Series, colour_of, dash_of, draw_confusion, draw_panel
 
-INK, ACCENT, SOFT = "#1f2933", "#2563a8", "#9db8d6"
+_LIGHT, _DARK = (
+    "; ".join(f"--{name}: {colours[theme]}" for name, colours in COLOURS.items()) + ";" for theme in (0, 1)
+)
 _STYLE = f"""
-body {{ font: 16px/1.55 system-ui, sans-serif; color: {INK}; max-width: 46rem; margin: 2.5rem auto; padding: 0 1rem; }}
-h1 {{ font-size: 1.6rem; margin-bottom: .2rem; }} h2 {{ font-size: 1.15rem; margin-top: 2.2rem; }}
+:root {{ color-scheme: light dark; {_LIGHT} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}
+body {{ font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  max-width: 50rem; margin: 2.5rem auto; padding: 0 1rem; }}
+h1 {{ font-size: 1.6rem; margin-bottom: .2rem; overflow-wrap: anywhere; }}
+h2 {{ font-size: 1.15rem; margin: 2.4rem 0 .6rem; }}
+.wide {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; margin: .8rem 0; }}
-th, td {{ text-align: left; padding: .3rem 1rem .3rem 0; border-bottom: 1px solid #dde3ea; vertical-align: top; }}
-td.number {{ text-align: right; font-variant-numeric: tabular-nums; }}
-img {{ max-width: 100%; height: auto; }} .note {{ color: #5b6875; }}
+th, td {{ text-align: left; padding: .3rem 1.2rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }}
+th {{ font-weight: 600; }} td {{ overflow-wrap: break-word; }}
+td.number {{ text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }}
+.note, figcaption, summary {{ color: var(--quiet); }}
+.panels {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); gap: 1.6rem 2rem; }}
+figure {{ margin: 1.2rem 0; }} .panels figure {{ margin: 0; }}
+.panels figcaption {{ color: var(--ink); font-weight: 600; margin-bottom: .3rem; }}
+svg {{ display: block; width: 100%; height: auto; }} svg * {{ stroke-linejoin: round; }}
+.legend {{ display: flex; flex-wrap: wrap; gap: .2rem 1.4rem; padding: 0; list-style: none; }}
+.legend i {{ display: inline-block; width: 1.4rem; border-top: .2rem solid;
+  margin-right: .5rem; vertical-align: .25rem; }}
 """
 
 
@@ -36,82 +49,53 @@ class Report:
     def text(self, text: str) -> None:
         self._parts.append(f"<p>{html.escape(text)}</p>")
 
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[Any]], *, folded: str = "") -> None:
+        """With `folded`, the table hides behind that line until it is asked for."""
+        head = "<tr>" + "".join(f"<th>{html.escape(cell)}</th>" for cell in header) + "</tr>" if header else ""
         body = "".join("<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in rows)
-        self._parts.append(f"<table><tr>{head}</tr>{body}</table>")
+        table = f'<div class="wide"><table>{head}{body}</table></div>'
+        if folded:
+            table = f"<details><summary>{html.escape(folded)}</summary>{table}</details>"
+        self._parts.append(table)
 
-    def curves(self, steps: Sequence[float], curves: Mapping[str, Sequence[float]], label: str, caption: str) -> None:
-        """Figures over steps: every step faint, a running mean on top."""
-        figure, axes = _figure(7, 3.4)
-        for (name, values), colour in zip(curves.items(), (ACCENT, "#c2571a", "#4b7f3a"), strict=False):
-            axes.plot(steps, values, color=colour, alpha=0.25, linewidth=0.8)
-            axes.plot(steps, _running_mean(values), color=colour, linewidth=2, label=name)
-        axes.set_xlabel("step")
-        axes.set_ylabel(label)
-        axes.grid(alpha=0.25)
+    def legend(self, names: Sequence[str]) -> None:
+        """Which colour is which run."""
+        items = (
+            f'<li><i style="border-color: var(--{colour_of(number)}); border-style: {dash_of(number)[1]}"></i>'
+            f"{html.escape(name)}</li>"
+            for number, name in enumerate(names)
+        )
+        self._parts.append(f'<ul class="legend">{"".join(items)}</ul>')
+
+    def panels(self, panels: Sequence[Panel]) -> None:
+        """Small drawings side by side; one below the other on a phone."""
+        drawn = (
+            f"<figure><figcaption>{html.escape(panel.title)}</figcaption>{draw_panel(panel)}</figure>"
+            for panel in panels
+        )
+        self._parts.append(f'<div class="panels">{"".join(drawn)}</div>')
+
+    def curves(self, curves: Mapping[str, Series], caption: str) -> None:
+        """Figures over steps in one wide drawing."""
+        lines = [Line(name, number, training=curve) for number, (name, curve) in enumerate(curves.items())]
         if len(curves) > 1:
-            axes.legend(frameon=False)
-        self._image(figure, caption)
+            self.legend(list(curves))
+        self._drawing(draw_panel(Panel(caption, lines), width=7, height=3), caption)
 
     def confusion(self, labels: Sequence[str], counts: Sequence[Sequence[int]], caption: str) -> None:
         """Rows are the truth, columns the answers."""
-        size = 1.2 + 0.42 * len(labels)
-        figure, axes = _figure(size + 0.5, size)
-        axes.imshow(counts, cmap="Blues")
-        darkest = max(max(row) for row in counts) or 1
-        for row, cells in enumerate(counts):
-            for column, count in enumerate(cells):
-                if count:
-                    axes.text(
-                        column, row, count, ha="center", va="center", color="white" if count > darkest / 2 else INK
-                    )
-        axes.set_xticks(range(len(labels)), labels, rotation=40, ha="right")
-        axes.set_yticks(range(len(labels)), labels)
-        axes.set_xlabel("answer")
-        axes.set_ylabel("truth")
-        self._image(figure, caption)
+        self._drawing(draw_confusion(labels, counts, caption), caption)
 
     def write(self, path: Path) -> None:
         page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(self._title)}</title>'
-        page += f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style><body>'
+        page += f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style><body>'
         atomic_write(path, page + "\n".join(self._parts) + "</body></html>\n")
 
-    def _image(self, figure: Any, caption: str) -> None:
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=144, bbox_inches="tight")
-        data = base64.b64encode(buffer.getvalue()).decode("ascii")
-        width = round(figure.get_figwidth() * 96)  # pixels: the file is finer, for sharp screens
-        self._parts.append(f'<img alt="{html.escape(caption)}" width="{width}" src="data:image/png;base64,{data}">')
-        self._parts.append(f'<p class="note">{html.escape(caption)}</p>')
-
-
-def _figure(width: float, height: float) -> tuple[Any, Any]:
-    require_extra("matplotlib", "train")
-    from matplotlib.figure import Figure  # not pyplot: no global state, no display
-
-    figure = Figure(figsize=(width, height))
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _running_mean(values: Sequence[float], share: float = 0.05) -> list[float]:
-    """The mean over the latest twentieth of the run."""
-    if not values:
-        raise ConfigError("nothing to draw: the run has no steps")
-    width = max(1, int(len(values) * share))
-    return [
-        sum(values[max(0, i - width + 1) : i + 1]) / len(values[max(0, i - width + 1) : i + 1])
-        for i in range(len(values))
-    ]
+    def _drawing(self, drawing: str, caption: str) -> None:
+        self._parts.append(f"<figure>{drawing}<figcaption>{html.escape(caption)}</figcaption></figure>")
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, (int, float)):
-        return (
-            f'<td class="number">{value:,.3f}</td>'
-            if isinstance(value, float)
-            else f'<td class="number">{value:,}</td>'
-        )
-    return f"<td>{html.escape(str(value))}</td>"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return f"<td>{html.escape(str(value))}</td>"
+    return f'<td class="number">{value:,.3f}</td>' if isinstance(value, float) else f'<td class="number">{value:,}</td>'

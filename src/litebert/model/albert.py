@@ -6,6 +6,7 @@ H hidden, N heads, D = H / N channels per head.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
@@ -15,9 +16,16 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from litebert.errors import ConfigError, DataError
-from litebert.model.attention import Backend, Dense, Layout, Packed, attend
+from litebert.model.attention import Backend, Dense, Layout, Packed, attend, choose_backend
 
 Sharing = Literal["all", "attention", "ffn", "none"]
+Half = Literal["attention", "ffn"]
+
+WeightAt = Callable[[str, Tensor, int, int], Tensor]
+"""(name, weight, pass, passes) -> the weight as that pass of so many sees it. Names are those of the encoder's
+parameters, as in "attention.0.qkv.weight"; passes count from 0."""
+Seen = dict[str, Tensor]
+"""A block's parameters as one pass sees them, by name; None in its place = as they are."""
 
 ACTIVATIONS = {
     "gelu": F.gelu,
@@ -97,17 +105,17 @@ class AlbertConfig:
         group = int(layer / (self.num_hidden_layers / self.num_hidden_groups))
         return min(group, self.num_hidden_groups - 1)  # a run deeper than the model goes on with the last group
 
-    def blocks_of(self, half: Literal["attention", "ffn"]) -> int:
+    def blocks_of(self, half: Half) -> int:
         """How many distinct blocks of this half exist."""
         owners = self.num_hidden_groups if self.shares(half) else self.num_hidden_layers
         return owners * self.inner_group_num
 
-    def block_at(self, half: Literal["attention", "ffn"], layer: int, inner: int) -> int:
+    def block_at(self, half: Half, layer: int, inner: int) -> int:
         """Which of them inner block `inner` of layer `layer` uses."""
         owner = self.group(layer) if self.shares(half) else layer
         return owner * self.inner_group_num + inner
 
-    def shares(self, half: Literal["attention", "ffn"]) -> bool:
+    def shares(self, half: Half) -> bool:
         return self.sharing in ("all", half)
 
     def to_dict(self) -> dict[str, Any]:
@@ -148,11 +156,16 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
 
-    def forward(self, hidden: Tensor, layout: Layout, bias: Tensor | None, backend: Backend) -> Tensor:  # (T, H)
-        q, k, v = self.qkv(hidden).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)  # (T, N, D) each
+    def forward(
+        self, hidden: Tensor, layout: Layout, bias: Tensor | None, backend: Backend, seen: Seen | None = None
+    ) -> Tensor:  # (T, H)
+        q, k, v = (
+            _linear(self.qkv, hidden, seen, "qkv").unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
+        )  # (T, N, D) each
         dropout = self.probs_dropout if self.training else 0.0
         context = attend(q, k, v, layout, bias=bias, dropout=dropout, backend=backend)  # (T, N, D)
-        return self.norm(hidden + self.dropout(self.out(context.flatten(-2))))
+        mixed = _linear(self.out, context.flatten(-2), seen, "out")
+        return _norm(self.norm, hidden + self.dropout(mixed), seen)
 
 
 class FeedForward(nn.Module):
@@ -166,8 +179,9 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
-    def forward(self, hidden: Tensor) -> Tensor:  # (T, H)
-        return self.norm(hidden + self.dropout(self.narrow(self.activation(self.widen(hidden)))))
+    def forward(self, hidden: Tensor, seen: Seen | None = None) -> Tensor:  # (T, H)
+        wide = self.activation(_linear(self.widen, hidden, seen, "widen"))
+        return _norm(self.norm, hidden + self.dropout(_linear(self.narrow, wide, seen, "narrow")), seen)
 
 
 class Encoder(nn.Module):
@@ -180,6 +194,10 @@ class Encoder(nn.Module):
         """Which attention kernel to use; "auto" picks the fastest that computes the case."""
         self.gradient_checkpointing = False
         """Recompute each pass in the backward instead of keeping its activations."""
+        self.run_block = _run_block
+        """One block. `torch.compile` it and every pass of every depth uses the one compiled block."""
+        self.weight_at: WeightAt | None = None
+        """How a pass sees the weights of its layer, biases and LayerNorms included; None = as they are."""
 
         self.word_embeddings = _table(config.vocab_size, config.embedding_size)
         self.position_embeddings = _table(config.max_position_embeddings, config.embedding_size)
@@ -235,7 +253,8 @@ class Encoder(nn.Module):
             )
         batch, length = words.shape[:2]
         mask = None if attention_mask is None else attention_mask.bool()
-        hidden = self._embed(words, torch.arange(length, device=words.device), token_type_ids).flatten(0, 1)  # (T, H)
+        columns = torch.arange(length, device=words.device)
+        hidden = self._embed(words, columns, token_type_ids, length).flatten(0, 1)  # (T, H)
         hidden = self._run(hidden, Dense(batch, length, mask), depth).unflatten(0, (batch, length))
         return hidden if mask is None else hidden.where(mask[..., None], 0.0)
 
@@ -246,22 +265,44 @@ class Encoder(nn.Module):
         token_type_ids: Tensor | None = None,
         *,
         depth: int | None = None,
+        longest: int | None = None,
     ) -> Tensor:
-        """Sequences of these `lengths` laid end to end, (T,) in, (T, H) out. No padding is ever computed."""
-        layout = Packed.of(lengths)
-        hidden = self._embed(self.word_embeddings(input_ids), layout.column, token_type_ids)
+        """Sequences of these `lengths` laid end to end, (T,) in, (T, H) out. No padding is ever computed.
+
+        `longest` is a bound on the lengths; without it they are read, for which the host waits for a GPU.
+        """
+        layout = Packed.of(lengths, longest, len(input_ids))
+        hidden = self._embed(self.word_embeddings(input_ids), layout.column, token_type_ids, layout.length)
         return self._run(hidden, layout, depth)
 
     def pool(self, first: Tensor) -> Tensor:
         """The vector that sentence-level heads read, from the hidden state of [CLS]: (B, H) in, (B, H) out."""
         return torch.tanh(self.pooler(first))
 
-    def _embed(self, words: Tensor, positions: Tensor, segments: Tensor | None) -> Tensor:  # (..., E) -> (..., H)
+    def depths_of(self, depth: int | None = None) -> dict[str, tuple[int, ...]]:
+        """Which passes use a parameter, by name; -1 stands for what comes before the first pass.
+
+        What is not in here belongs to no layer: the pooler, the relative bias and the depth embeddings.
+        """
+        passes = range(self._checked_depth(depth))
+        before = ("word_", "position_", "segment_", "embedding_", "project")
+        users: dict[str, tuple[int, ...]] = {
+            name: (-1,) for name, _ in self.named_parameters() if name.startswith(before)
+        }
+        for half in get_args(Half):
+            for number, block in enumerate(getattr(self, half)):
+                inner = number % self.config.inner_group_num
+                used = tuple(layer for layer in passes if self.config.block_at(half, layer, inner) == number)
+                users |= {f"{half}.{number}.{name}": used for name, _ in block.named_parameters()}
+        return users
+
+    def _embed(
+        self, words: Tensor, positions: Tensor, segments: Tensor | None, longest: int
+    ) -> Tensor:  # (..., E) -> (..., H)
         limit = self.config.max_position_embeddings
-        if words.shape[-2] > limit and positions.numel() and int(positions.max()) >= limit:
+        if longest > limit:
             raise DataError(
-                f"a sequence of {int(positions.max()) + 1} tokens is longer than the model's {limit}; "
-                f"truncate it to {limit}"
+                f"a sequence of {longest} tokens is longer than the model's {limit}; truncate it to {limit}"
             )
         segments = torch.zeros_like(positions) if segments is None else segments
         # in transformers' order of addition, so that even the rounding is the same
@@ -270,22 +311,41 @@ class Encoder(nn.Module):
 
     def _run(self, hidden: Tensor, layout: Layout, depth: int | None) -> Tensor:  # (T, H)
         bias = self._attention_bias(layout.length)
-        for layer in range(self._checked_depth(depth)):
+        passes = self._checked_depth(depth)
+        backend = self.backend
+        if backend == "auto":  # decided out here, once for all passes, where no compiler has to follow
+            dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
+            backend = choose_backend(_compute_dtype(hidden), hidden.is_cuda, layout, bias, dropout)
+        for layer in range(passes):
             if self.gradient_checkpointing and torch.is_grad_enabled():
-                hidden = checkpoint(self._pass, hidden, layer, layout, bias, use_reentrant=False)
+                hidden = checkpoint(self._pass, hidden, layer, passes, layout, bias, backend, use_reentrant=False)
             else:
-                hidden = self._pass(hidden, layer, layout, bias)
+                hidden = self._pass(hidden, layer, passes, layout, bias, backend)
         return hidden
 
-    def _pass(self, hidden: Tensor, layer: int, layout: Layout, bias: Tensor | None) -> Tensor:  # (T, H)
+    def _pass(
+        self, hidden: Tensor, layer: int, passes: int, layout: Layout, bias: Tensor | None, backend: Backend
+    ) -> Tensor:  # (T, H)
         """One layer: the blocks of its group, in order."""
         if self.depth_embeddings is not None:
             hidden = hidden + self.depth_embeddings.weight[layer]
         for inner in range(self.config.inner_group_num):
-            attention = self.attention[self.config.block_at("attention", layer, inner)]
-            ffn = self.ffn[self.config.block_at("ffn", layer, inner)]
-            hidden = ffn(attention(hidden, layout, bias, self.backend))
+            attention, attention_seen = self._block("attention", layer, inner, passes)
+            ffn, ffn_seen = self._block("ffn", layer, inner, passes)
+            hidden = self.run_block(attention, ffn, hidden, layout, bias, backend, attention_seen, ffn_seen)
         return hidden
+
+    def _block(self, half: Half, layer: int, inner: int, passes: int) -> tuple[Any, Seen | None]:
+        """A block and its parameters as this pass sees them.
+
+        The hook is called out here, so that a compiled `run_block` gets tensors and serves every pass and every hook.
+        """
+        number = self.config.block_at(half, layer, inner)
+        block = self.attention[number] if half == "attention" else self.ffn[number]
+        if self.weight_at is None:
+            return block, None
+        named = ((name, f"{half}.{number}.{name}", weight) for name, weight in block.named_parameters())
+        return block, {name: self.weight_at(path, weight, layer, passes) for name, path, weight in named}
 
     def _attention_bias(self, length: int) -> Tensor | None:  # (N, L, L)
         """The learned bias by relative distance, spread out once for all passes."""
@@ -306,6 +366,36 @@ class Encoder(nn.Module):
                 f"depth={depth} must lie between 1 and {layers}; only one fully shared layer can run deeper"
             )
         return depth
+
+
+def _run_block(
+    attention: Attention,
+    ffn: FeedForward,
+    hidden: Tensor,
+    layout: Layout,
+    bias: Tensor | None,
+    backend: Backend,
+    attention_seen: Seen | None = None,
+    ffn_seen: Seen | None = None,
+) -> Tensor:  # (T, H)
+    # In mixed precision LayerNorm answers in float32; between the passes the smaller type is enough.
+    return ffn(attention(hidden, layout, bias, backend, attention_seen), ffn_seen).to(hidden.dtype)
+
+
+def _linear(layer: nn.Module, rows: Tensor, seen: Seen | None, name: str) -> Tensor:
+    return layer(rows) if seen is None else F.linear(rows, seen[f"{name}.weight"], seen[f"{name}.bias"])
+
+
+def _norm(layer: nn.LayerNorm, rows: Tensor, seen: Seen | None) -> Tensor:
+    if seen is None:
+        return layer(rows)
+    return F.layer_norm(rows, layer.normalized_shape, seen["norm.weight"], seen["norm.bias"], layer.eps)
+
+
+def _compute_dtype(hidden: Tensor) -> torch.dtype:
+    """What matrix products will run in."""
+    kind = hidden.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
 
 
 def _table(rows: int, size: int) -> nn.Embedding:

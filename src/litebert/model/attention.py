@@ -47,12 +47,14 @@ class Packed:
     starts: Tensor
     """(B + 1,) int32: where each sequence starts, and T."""
     length: int
-    """The longest sequence, L."""
+    """The longest sequence, L, or more."""
+    total: int | None = None
+    """T, where it is known without asking the device."""
 
     @staticmethod
-    def of(lengths: Tensor) -> Packed:
+    def of(lengths: Tensor, longest: int | None = None, total: int | None = None) -> Packed:
         starts = F.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
-        return Packed(starts, int(lengths.max()))
+        return Packed(starts, int(lengths.max()) if longest is None else longest, total)
 
     @property
     def batch(self) -> int:
@@ -61,7 +63,8 @@ class Packed:
     @cached_property
     def sequence(self) -> Tensor:  # (T,)
         lengths = self.starts.diff().long()
-        return torch.repeat_interleave(torch.arange(self.batch, device=lengths.device), lengths)
+        numbers = torch.arange(self.batch, device=lengths.device)
+        return torch.repeat_interleave(numbers, lengths, output_size=self.total)
 
     @cached_property
     def column(self) -> Tensor:  # (T,)
@@ -113,14 +116,14 @@ def attend(
     `bias`, (N, L, L), is added to the scores by column, the same for every sequence.
     """
     if backend == "auto":
-        backend = choose_backend(q, layout, bias, dropout)
+        backend = choose_backend(q.dtype, q.is_cuda, layout, bias, dropout)
     return _BACKENDS[backend](q, k, v, layout, bias, dropout)
 
 
-def choose_backend(q: Tensor, layout: Layout, bias: Tensor | None, dropout: float) -> Backend:
+def choose_backend(dtype: torch.dtype, is_cuda: bool, layout: Layout, bias: Tensor | None, dropout: float) -> Backend:
     """The fastest backend that computes this case; SDPA computes every case."""
-    half = q.dtype in (torch.bfloat16, torch.float16)
-    if isinstance(layout, Packed) and q.is_cuda and half and bias is None and dropout == 0.0 and _has_varlen():
+    half = dtype in (torch.bfloat16, torch.float16)
+    if isinstance(layout, Packed) and is_cuda and half and bias is None and dropout == 0.0 and _has_varlen():
         return "varlen"
     return "sdpa"
 

@@ -263,9 +263,7 @@ def _write_report(
         "A tiny ALBERT (4 passes of one shared layer, hidden size 312) reads documentation text and learns to fill "
         "in hidden words and to tell whether two passages were swapped."
     )
-    report.curves(
-        metrics["step"], {"loss": metrics["loss"]}, "loss", "Loss of every step (faint) and its running mean."
-    )
+    report.curves({"loss": metrics["loss"]}, "Loss of every step (faint) and its running mean.")
     report.heading("Fine-tuning")
     report.table(["method", "accuracy on unseen messages"], list(scores.items()))
     if scores["bag of words (tf-idf, logistic regression)"] > result.metrics["accuracy"]:

@@ -104,7 +104,7 @@ def run(config: Config) -> int:
     peak = config.learning_rate if config.learning_rate is not None else 2e-5 * 768 / model.config.hidden_size
     rate = warmup_linear(peak, steps)
     optimizer = adamw(albert, weight_decay=0.01)
-    checkpoints = Checkpoints(config.out / "checkpoints", albert, optimizer)
+    checkpoints = Checkpoints(config.out / "checkpoints", {"model": albert, "optimizer": optimizer}, background=False)
     names = ("model", "train", "valid", "task", "epochs", "batch_size", "length", "learning_rate", "seed")
     decisive = {name: str(getattr(config, name)) for name in names}
     decisive |= {f"content of {path}": sha256_of(path) for path in (config.train, config.valid) if path is not None}
@@ -116,9 +116,10 @@ def run(config: Config) -> int:
         highlight=False,
     )
 
-    def batch(step: int) -> tuple[Any, torch.Tensor]:
+    def batch(step: int) -> list[tuple[Any, torch.Tensor]]:
         chosen = epoch_batch(len(examples), config.batch_size, config.seed, step)
-        return collate([encodings[i] for i in chosen], model.tokenizer.pad_id).to(device), targets[chosen].to(device)
+        text = collate([encodings[i] for i in chosen], model.tokenizer.pad_id)
+        return [(text.to(device), targets[chosen].to(device))]
 
     choose = _keep_best(model, task, held_out, config.out, steps // config.epochs)
 

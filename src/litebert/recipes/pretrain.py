@@ -1,7 +1,9 @@
-"""Train an ALBERT from scratch on shards: masked tokens and sentence order.
+"""Train an ALBERT on shards, from scratch or further: masked tokens and sentence order.
 
-Example:
+Examples:
   litebert pretrain --data shards/ --preset base --out runs/pretrain
+  litebert pretrain --data shards/ --model runs/pretrain --learning-rate 2e-4 --out runs/further
+  torchrun --nproc-per-node 8 -m litebert pretrain --data shards/ --batch-size 4096 --out runs/pretrain
 """
 
 from __future__ import annotations
@@ -10,118 +12,136 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from litebert.errors import ConfigError
-from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, refuse_overwrite, write_run
+from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, refuse_overwrite
+from litebert.train.settings import OptimizerName, Parallel, Precision, ScheduleName, Strategies
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(Strategies):
     data: Path
     """Folder that `litebert prepare` wrote."""
     out: Path
-    """Folder for the model, its checkpoints and its log."""
+    """Folder for the model, its checkpoints, its log and its report."""
     preset: Literal["tiny", "small", "base", "large", "xlarge", "xxlarge"] = "base"
     """The size of the model; `litebert models` lists them."""
+    model: str | None = None
+    """Go on from this model, folder or hub name, instead of a new one. Its vocabulary may have grown at the end."""
+    layers: int | None = None
+    """Another number of layers than the preset's."""
+    hidden_size: int | None = None
+    """Another hidden size than the preset's; heads of 64 and a fourfold feed-forward come with it."""
+    sharing: Literal["all", "attention", "ffn", "none"] = "all"
+    """What all layers of a new model share."""
+
     steps: int = 10_000
     """Optimizer steps."""
-    batch_size: int = 32
-    """Sequences per step."""
+    batch_size: int = 512
+    """Sequences per step, over all processes."""
+    micro_batch: int | None = None
+    """Sequences at once, on each process; by default as many as usually fit. Halved when memory runs out."""
     length: int = 128
     """Tokens per sequence."""
-    learning_rate: float = 3e-4
-    """The highest rate, reached after a tenth of the steps."""
-    mask_rate: float = 0.15
-    """Share of the tokens to hide."""
+    batch_ramp: str = ""
+    """Begin with smaller batches: "1/4:0.1,1/2:0.3" is a quarter until a tenth of the steps, then half until 0.3."""
+    length_ramp: str = ""
+    """Begin with shorter sequences, written in the same way."""
+    depth_ramp: str = "1/4:0.6,1/2:0.8"
+    """Begin with fewer layers, written in the same way. Without it ("") a deep model knows only how frequent words are
+    for hundreds of millions of tokens."""
+
+    mask: Literal["token", "word", "ngram", "span"] = "token"
+    """Hide single tokens, whole words, runs of up to --max-ngram words (of n with a chance ∝ 1/n), or longer spans.
+    Words are as `prepare` saw them."""
+    mask_rate: float = 0.2
+    """Share of the tokens to hide, up to 0.8."""
+    max_ngram: int = 3
+    """The longest run of words for --mask ngram."""
+    mask_share: float = 0.8
+    """Of the hidden tokens, the share shown as [MASK]."""
+    random_share: float = 0.1
+    """The share shown as another token; the rest are shown as they are."""
+    mask_exclude: tuple[str, ...] = ()
+    """Never hide these: `punctuation`, and files with one word per line."""
+    sentences: Literal["order", "next", "none"] = "order"
+    """Ask whether two segments were swapped, whether the second follows the first, or nothing."""
+    order_weight: float = 1.0
+    """Weight of that loss beside the masked tokens'."""
+    short_share: float = 0.1
+    """Share of the sequences that end early."""
+
+    optimizer: OptimizerName = "muon"
+    """Muon for the matrices and AdamW for the rest, AdamW for all, or LAMB as in the paper."""
+    learning_rate: float | None = None
+    """The highest rate; by default one that suits the optimizer, scaled by the square root of the batch."""
+    schedule: ScheduleName = "wsd"
+    """How the rate falls after the warm-up; wsd stays high and falls at the end."""
+    warmup: float = 0.15
+    """Share of the steps over which the rate rises."""
+    hot_start: float = 0.0
+    """Where it starts to rise, as a share of the highest."""
+    decay_share: float = 0.4
+    """For wsd: the share of the steps, at the end, over which the rate falls."""
+    poly_power: float = 2.0
+    """For poly: the power."""
+    weight_decay: float = 0.01
+    """Of the matrices."""
+    clip_norm: float = 1.0
+    """Gradients longer than this are shortened to it."""
+    average: float = 0.0
+    """Keep a moving average of the weights with this decay, say 0.999, and save that; 0 = off."""
+    dropout: float = 0.0
+    """Of hidden states and attention in a new model; ALBERT v2 has none."""
+    precision: Precision = "auto"
+    """bf16 mixes bfloat16 with float32 weights, bf16-pure computes in bfloat16 and keeps float32 masters; auto is
+    bf16 on a GPU and fp32 on a CPU."""
+    gradient_checkpointing: bool = False
+    """Recompute instead of remembering: less memory, a third more time."""
+    compile: bool | None = None
+    """Compile the layer, once for all passes; by default on a GPU."""
+    parallel: Parallel = "ddp"
+    """Under torchrun: every process holds the model, or fsdp: its share of the weights and the optimizer's state."""
+    workers: int = 2
+    """Threads that make batches ahead of time."""
+
+    validate_every: int | None = None
+    """Steps between validations on the held-out documents; by default a twentieth of all."""
+    validation_rows: int = 512
+    """Sequences per validation."""
+    save_every: str = "10min"
+    """Between checkpoints: steps ("500"), minutes ("10min") or epochs ("1epoch")."""
     seed: int = 0
     """Decides the start and the data of every step."""
-    save_every: int = 500
-    """Steps between checkpoints."""
     resume: bool = False
     """Go on from the last checkpoint in --out."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train."""
 
     def __post_init__(self) -> None:
-        check_numbers(self, "steps", "save_every")
+        super().__post_init__()
+        counts = ("layers", "hidden_size", "micro_batch", "validate_every")
+        given = [name for name in counts if getattr(self, name) is not None]
+        check_numbers(self, "steps", "batch_size", "length", "validation_rows", *given)
 
 
 def run(config: Config) -> int:
-    import torch
-
-    from litebert.data.pretraining import PretrainingBatch, PretrainingData
-    from litebert.data.shards import Shards
-    from litebert.model import Albert, preset, pretraining_heads
-    from litebert.predict import Model
-    from litebert.tasks import Mask
-    from litebert.tasks.pretraining import depth_at, pretraining_loss
-    from litebert.train.checkpointing import Checkpoints
-    from litebert.train.log import RunLog
-    from litebert.train.loop import Step, train
-    from litebert.train.optimizers import adamw, warmup_linear
-    from litebert.train.runtime import pick_device
+    from litebert.recipes._pretraining import pretrain
+    from litebert.recipes.report import write_report
+    from litebert.train.distributed import started_ranks
 
     console = make_console()
     refuse_overwrite(config.out / "config.json", "a finished model")
     if not config.resume:
         refuse_overwrite(config.out / "checkpoints" / "latest", "an unfinished run, which --resume continues")
-    device = pick_device(config.device)
-    shards = Shards(config.data)
-    shards.verify()
-    data = PretrainingData(
-        shards,
-        batch_size=config.batch_size,
-        length=config.length,
-        mask_rate=config.mask_rate,
-        seed=config.seed,
-    )
-    shape = preset(config.preset, vocab_size=shards.tokenizer.vocab_size, pad_token_id=shards.tokenizer.pad_id)
-    if config.length > shape.max_position_embeddings:
-        raise ConfigError(
-            f"length={config.length} is over the model's {shape.max_position_embeddings}; "
-            f"use {shape.max_position_embeddings} or less"
-        )
-    rate = warmup_linear(config.learning_rate, config.steps)
-    torch.manual_seed(config.seed)
-    albert = Albert(shape, pretraining_heads(shape)).to(device)
-    optimizer = adamw(albert, weight_decay=0.01, betas=(0.9, 0.98))
-    checkpoints = Checkpoints(config.out / "checkpoints", albert, optimizer)
-    decisive = {
-        key: str(getattr(config, key))
-        for key in ("preset", "steps", "batch_size", "length", "learning_rate", "mask_rate", "seed")
-    }
-    decisive |= {"tokenizer": shards.index.fingerprint, "shards": shards.index.digest}
-    start = checkpoints.load_latest(decisive) if config.resume else 0
-    write_run(config.out, "pretrain", config)
-    parameters = sum(p.numel() for p in albert.parameters())
-    console.print(
-        f"ALBERT {config.preset}: {parameters:,} parameters, {shards.index.tokens:,} tokens of text, on {device}"
-        + (f", from step {start}" if start else ""),
-        highlight=False,
-    )
-
-    def save(step: Step) -> None:
-        if step.stopping or step.done % config.save_every == 0:
-            checkpoints.save(step.done, decisive)
-
-    def batch(step: int) -> tuple[PretrainingBatch, int]:
-        return data.batch(step).to(device), depth_at(step, config.steps, shape.num_hidden_layers)
-
-    with RunLog(config.out, console, "pretrain", tokens_per_step=config.batch_size * config.length, start=start) as log:
-        finished = train(
-            albert,
-            lambda pair: pretraining_loss(albert, *pair),
-            batch,
-            optimizer,
-            rate,
-            steps=config.steps,
-            start=start,
-            seed=config.seed,
-            hooks=[save, log],
-        )
+    with started_ranks(config.device) as (ranks, device):
+        if ranks.rank:
+            console.quiet = True
+        finished = pretrain(config, console, ranks, device)
+    if ranks.rank:
+        return 0 if finished else INTERRUPTED
+    console.print(write_report([config.out], config.out / "report.html"), highlight=False, markup=False)
     if not finished:
         console.print("stopped; to go on, run the same command with --resume", highlight=False, markup=False)
         return INTERRUPTED
-    Model(albert.cpu().eval(), shards.tokenizer, Mask(), config.length).save(config.out)
     console.print(f"model in {config.out}", highlight=False, markup=False)
     console.print(
         f"next: litebert finetune --task classify --model {config.out} --train train.csv --out runs/finetune",

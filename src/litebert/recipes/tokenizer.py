@@ -4,6 +4,7 @@ Examples:
   litebert tokenizer --input a.txt b.txt.zst --vocab-size 30000 --out tok/
   litebert tokenizer --input zh.txt --kind wordpiece --vocab-size 21128 --out tok/
   litebert tokenizer --import-from spiece.model --out tok/
+  litebert tokenizer --import-from runs/pretrain --add words.txt --out tok/
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ class Config:
     out: Path
     """Folder to write; transformers' AutoTokenizer reads it too."""
     input: tuple[Path, ...] = ()
-    """Text files to learn from, plain or .gz .bz2 .xz .zst."""
+    """Files (.txt .jsonl .parquet, plain or .gz .bz2 .xz .zst), folders that hold such files, or globs."""
+    text_column: str = "text"
+    """Column of JSON lines and Parquet that holds the text."""
+    encoding: str = "auto"
+    """How text is encoded: auto tells UTF-8, UTF-16 and GB18030 apart, or name one, such as big5."""
     import_from: Path | None = None
     """Take over a spiece.model, vocab.txt or tokenizer.json instead of training."""
     vocab_size: int = 30000
@@ -38,6 +43,8 @@ class Config:
     """Fold upper case to lower case."""
     strip_accents: bool = True
     """Fold é to e. Vowel signs and tones of other scripts are always kept."""
+    add: Path | None = None
+    """File of words, one per line, to put at the end of the vocabulary: `pretrain --model` can go on with it."""
     fold_punctuation: bool = False
     """With an imported vocab.txt: map curly quotes, dashes and full-width letters to what the vocabulary has."""
     seed: int = 0
@@ -57,6 +64,10 @@ def run(config: Config) -> None:
     refuse_overwrite(config.out / "tokenizer.json", "a finished tokenizer")
     console = make_console()
     tokenizer = _train(config) if config.import_from is None else _import(config, config.import_from)
+    if config.add is not None:
+        from litebert.data.corpus import read_lines
+
+        tokenizer = tokenizer.extended([line.strip() for line in read_lines([config.add]) if line.strip()])
     tokenizer.save(config.out)
     write_run(config.out, "tokenizer", config)
     asked = f" (asked for {config.vocab_size:,})" if config.input and tokenizer.vocab_size != config.vocab_size else ""
@@ -86,21 +97,28 @@ def _import(config: Config, path: Path) -> Tokenizer:
 
 
 def _train(config: Config) -> Tokenizer:
-    from litebert.data.corpus import read_lines, size_on_disk
+    from litebert.data.corpus import Reading, find_files, read_lines, size_on_disk
     from litebert.tokenizer import train_unigram, train_wordpiece
     from litebert.train.log import counting
 
     console = make_console()
+    files = find_files(config.input)
     unreadable: list[DataError] = []
 
     def lines(progress: Progress) -> Iterator[str]:
+        reading = Reading(
+            config.text_column,
+            config.encoding,
+            advance=lambda read: progress.advance(progress.task_ids[0], read),
+            notice=lambda line: console.print(line, highlight=False, markup=False),
+        )
         try:
-            yield from read_lines(config.input, lambda read: progress.advance(progress.task_ids[0], read))
+            yield from read_lines(files, reading)
         except DataError as error:
             unreadable.append(error)
             raise
 
-    with counting(console, "reading, then learning pieces", size_on_disk(config.input)) as progress:
+    with counting(console, "reading, then learning pieces", size_on_disk(files)) as progress:
         try:
             return (train_wordpiece if config.kind == "wordpiece" else train_unigram)(
                 lines(progress),

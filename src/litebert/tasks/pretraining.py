@@ -2,35 +2,119 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from litebert.data.pretraining import IGNORED, PretrainingBatch
-from litebert.model import Albert
-
-
-def pretraining_loss(model: Albert, batch: PretrainingBatch, depth: int | None = None) -> dict[str, Tensor]:
-    """The sum of both losses, and the share of right answers for each."""
-    text = batch.text
-    hidden = model.encoder(text.input_ids, text.attention_mask, text.token_type_ids, depth=depth)  # (B, L, H)
-    masked = hidden.flatten(0, 1)[batch.positions]  # (M, H): the vocabulary is scored only where something is hidden
-    tokens = model.heads["mlm"](masked, model.encoder.word_embeddings.weight)  # (M, V)
-    mlm_loss = F.cross_entropy(tokens.float(), batch.labels)
-    measured = {"loss": mlm_loss, "mlm_accuracy": (tokens.argmax(-1) == batch.labels).float().mean()}
-    paired = batch.swapped != IGNORED
-    if paired.any():
-        order = model.heads["order"](model.encoder.pool(hidden[:, 0]))[paired]  # (B, 2)
-        measured["loss"] = mlm_loss + F.cross_entropy(order.float(), batch.swapped[paired])
-        measured["order_accuracy"] = (order.argmax(-1) == batch.swapped[paired]).float().mean()
-    return measured
+from litebert.data.pretraining import PretrainingBatch
+from litebert.model import Albert, AlbertConfig, pretraining_heads
 
 
-def depth_at(step: int, steps: int, layers: int) -> int:
-    """How many passes of the shared layer step `step` runs: a quarter of them (two at least), then half, then all.
+class PretrainingObjective(nn.Module):
+    """A batch in, losses and accuracies out.
 
-    A deep stack of one shared layer started at full depth stays for a long time where it knows only which words are
-    frequent; a shallow one leaves that plateau quickly, and because the layer is shared, deepening it copies nothing.
+    Sums are divided by the counts of the whole step, so that the figures of its micro-batches and ranks add up to the
+    figures of the step, however it was split.
     """
-    done = step / steps
-    passes = layers // 4 if done < 0.6 else layers // 2 if done < 0.85 else layers
-    return min(layers, max(2, passes))
+
+    def __init__(self, albert: Albert, order_weight: float = 1.0) -> None:
+        super().__init__()
+        self.albert, self.order_weight = albert, order_weight
+        self.score = score_tokens
+        """The vocabulary's part. `torch.compile` it and the logits are never written out in full precision."""
+
+    def forward(
+        self, batch: PretrainingBatch, depth: int, longest: int, masked: Tensor, paired: Tensor
+    ) -> dict[str, Tensor]:
+        """`masked` and `paired` count the hidden tokens and the pairs of the whole step."""
+        encoder = self.albert.encoder
+        hidden = encoder.packed(
+            batch.input_ids, batch.lengths, batch.token_type_ids, depth=depth, longest=longest
+        )  # (T, H)
+        # the vocabulary is scored only where something is hidden
+        mlm_loss, correct = self.score(
+            self.albert.heads["mlm"], hidden[batch.positions], encoder.word_embeddings.weight, batch.labels
+        )
+        mlm_loss = mlm_loss / masked
+        order = self.albert.heads["order"](encoder.pool(hidden[batch.first]))  # (P, 2)
+        order_loss = F.cross_entropy(order.float(), batch.swapped, reduction="sum") / paired
+        return {
+            "loss": mlm_loss + self.order_weight * order_loss,
+            "mlm_loss": mlm_loss.detach(),
+            "mlm_accuracy": correct / masked,
+            "order_accuracy": (order.detach().argmax(-1) == batch.swapped).sum() / paired,
+        }
+
+
+def score_tokens(head: nn.Module, hidden: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The summed loss and the number of right answers, for the hidden states (M, H) of the masked tokens."""
+    logits = head(hidden, table)  # (M, V)
+    correct = (logits.detach().argmax(-1) == labels).sum()
+    return F.cross_entropy(logits.float(), labels, reduction="sum"), correct
+
+
+@torch.no_grad()
+def stack_layers(albert: Albert, optimizer: torch.optim.Optimizer, before: int, after: int) -> None:
+    """Deepen a model from `before` to `after` passes: the new ones start as copies of the old, in the same order.
+
+    Shared layers are there already and nothing is copied. The optimizer's memory of a weight goes with it.
+    """
+    config, encoder = albert.config, albert.encoder
+    for half in ("attention", "ffn"):
+        blocks = getattr(encoder, half)
+        used = {
+            config.block_at(half, layer, inner) for layer in range(before) for inner in range(config.inner_group_num)
+        }
+        for layer in range(before, after):
+            for inner in range(config.inner_group_num):
+                new = config.block_at(half, layer, inner)
+                if new not in used:
+                    used.add(new)
+                    _copy_block(blocks[config.block_at(half, layer % before, inner)], blocks[new], optimizer)
+
+
+def _copy_block(old: nn.Module, new: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    master_of = getattr(optimizer, "master_of", lambda parameter: parameter)  # what the optimizer itself works on
+    for source, target in zip(old.parameters(), new.parameters(), strict=True):
+        target.copy_(source)
+        source, target = master_of(source), master_of(target)
+        target.copy_(source)
+        if source in optimizer.state:
+            copied = {k: v.clone() if isinstance(v, Tensor) else v for k, v in optimizer.state[source].items()}
+            optimizer.state[target] = copied
+
+
+@torch.no_grad()
+def grow_vocabulary(albert: Albert, vocab_size: int) -> Albert:
+    """The same model with a larger vocabulary: new words start at the mean of the old ones."""
+    old = albert.config.vocab_size
+    grown = Albert(
+        replace(albert.config, vocab_size=vocab_size), pretraining_heads(replace(albert.config, vocab_size=vocab_size))
+    )
+    target = grown.state_dict()
+    for name, value in albert.state_dict().items():
+        if target[name].shape == value.shape:
+            target[name].copy_(value)
+        else:
+            target[name][:old].copy_(value)
+            target[name][old:].copy_(value.mean(dim=0) if value.dim() > 1 else value.min())
+    return grown
+
+
+def flops_per_token(config: AlbertConfig, depth: float, length: float, mask_rate: float) -> float:
+    """Floating-point operations that one token costs in training, forward and backward."""
+    hidden, wide = config.hidden_size, config.intermediate_size
+    one_pass = 2 * (4 * hidden * hidden + 2 * hidden * wide) + 4 * length * hidden
+    head = 2 * (hidden * config.embedding_size + config.embedding_size * config.vocab_size)
+    return 3 * (depth * config.inner_group_num * one_pass + mask_rate * head)
+
+
+def unigram_entropy(ids: Sequence[np.ndarray], most: int = 4_000_000) -> float:
+    """The loss of a model that knows only how frequent each token is: the first plateau that training must leave."""
+    counts = np.bincount(np.concatenate([part[: most // len(ids)] for part in ids]))
+    share = counts[counts > 0] / counts.sum()
+    return float(-(share * np.log(share)).sum())

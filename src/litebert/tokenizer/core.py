@@ -197,6 +197,21 @@ class Tokenizer:
     def vocab_size(self) -> int:
         return int(self._pipeline.get_vocab_size())
 
+    def extended(self, words: Sequence[str]) -> Tokenizer:
+        """The same vocabulary with whole words at its end; those it has already are left out."""
+        known = set(self._pipeline.get_vocab())
+        new = [word for word in dict.fromkeys(words) if not {word, f"▁{word}"} & known]
+        pipeline = tokenizers.Tokenizer.from_str(self._json)
+        # the space before a new word belongs to it, as it does to the words of the vocabulary
+        pipeline.add_tokens([tokenizers.AddedToken(word, single_word=True, lstrip=True) for word in new])
+        return Tokenizer(pipeline, self.specials)
+
+    @property
+    def added(self) -> frozenset[int]:
+        """Ids of whole words that were added to the vocabulary."""
+        decoder = self._pipeline.get_added_tokens_decoder()
+        return frozenset(number for number, token in decoder.items() if not token.special)
+
     @property
     def fingerprint(self) -> str:
         """SHA-256 of what defines the ids: shards remember it, so that no model trains on another vocabulary's ids."""

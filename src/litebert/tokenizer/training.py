@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import io
 import random
 from collections import Counter
@@ -23,7 +24,7 @@ from litebert.tokenizer.pipelines import (
 from litebert.tokenizer.spiece import parse_spiece
 
 USER_SYMBOLS = ["(", ")", '"', "-", ".", "–", "£", "€"]  # ALBERT's: always pieces of their own
-SAMPLED_LINES = 200_000  # of any corpus: a uniform sample this large keeps memory flat and training to minutes
+SAMPLED_CHARACTERS = 30_000_000  # of any corpus: a uniform sample of lines keeps memory flat and training to minutes
 LINE_LIMIT = 1_000  # sentencepiece drops longer lines, so paragraphs are cut at spaces before it sees them
 
 
@@ -125,15 +126,19 @@ def _check_size(vocab_size: int, minimum: int) -> None:
 
 
 def _sampled(lines: Iterable[str], seed: int) -> list[str]:
-    """A uniform sample of at most SAMPLED_LINES lines."""
+    """A uniform sample of lines, SAMPLED_CHARACTERS of text at most, in their order.
+
+    Every line draws a lot; while there is too much text, the highest lot goes.
+    """
     rng = random.Random(seed)
-    kept: list[str] = []
+    kept: list[tuple[float, int, str]] = []  # a heap: the highest lot, negative, comes first
+    size = 0
     for number, line in enumerate(lines):
-        if number < SAMPLED_LINES:
-            kept.append(line)
-        elif (at := rng.randrange(number + 1)) < SAMPLED_LINES:
-            kept[at] = line
-    return kept
+        size += len(line)
+        heapq.heappush(kept, (-rng.random(), number, line))
+        while size > SAMPLED_CHARACTERS and len(kept) > 1:
+            size -= len(heapq.heappop(kept)[2])
+    return [line for _, _, line in sorted(kept, key=lambda entry: entry[1])]
 
 
 def _not_empty(lines: Iterable[str]) -> Iterator[str]:

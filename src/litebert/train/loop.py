@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from litebert.errors import ConfigError
+from litebert.train.guard import Guard
 from litebert.train.optimizers import Schedule
-from litebert.train.runtime import stop_on_signal
+from litebert.train.runtime import ALONE, Ranks, stop_on_signal
 
 AnyBatch = TypeVar("AnyBatch")
+Loss = Callable[[AnyBatch], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Step:
     """Steps finished so far, this one included."""
     total: int
     metrics: dict[str, float]
+    """Empty when the step was left out."""
     learning_rate: float
     seconds: float
     """How long this step took."""
@@ -38,8 +41,8 @@ Hook = Callable[[Step], None]
 
 def train(
     model: nn.Module,
-    loss: Callable[[AnyBatch], Mapping[str, Tensor]],
-    batches: Callable[[int], AnyBatch],
+    loss: Loss[AnyBatch],
+    batches: Callable[[int], Sequence[AnyBatch]],
     optimizer: torch.optim.Optimizer,
     rate: Schedule,
     *,
@@ -48,38 +51,83 @@ def train(
     seed: int = 0,
     clip_norm: float = 1.0,
     hooks: Sequence[Hook] = (),
+    guard: Guard | None = None,
+    on_trouble: Callable[[str], None] = lambda message: None,
+    on_full_memory: Callable[[], bool] = lambda: False,
+    attenuate: Callable[[float], float] | None = None,
+    ranks: Ranks = ALONE,
 ) -> bool:
     """Run steps `start` to `steps`; True when all were run, False when a stop was asked for on the way.
 
-    `batches(step)` must depend on nothing but the step. `loss(batch)` returns "loss", which is minimised, and anything
-    else worth reporting.
+    `batches(step)` must depend on nothing but the step: the micro-batches whose gradients add up to the step's.
+    `loss(batch)` returns "loss", which is minimised, and anything else worth reporting; figures of micro-batches and
+    ranks are added. `attenuate` hears the norm of the gradients, may change them, and returns a factor for the rate.
+    When memory runs out `on_full_memory` may make the micro-batches smaller (and say True): the step is tried again.
     """
     model.train()
+    guard = guard or Guard(model, optimizer)
     parameters = [p for p in model.parameters() if p.requires_grad]
     with stop_on_signal() as stop:
-        for step in range(start, steps):
+        step = start
+        while step < steps:
             began = time.perf_counter()
-            # dropout too depends on (seed, step) alone, so a resumed run repeats it
-            torch.manual_seed(seed * 1_000_003 + step)
             learning_rate = rate(step)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate
-            measured = loss(batches(step))
-            metrics = {name: float(value.detach()) for name, value in measured.items()}
-            if not math.isfinite(metrics["loss"]):
-                raise ConfigError(
-                    f"loss={metrics['loss']} at step {step + 1}; "
-                    "run it again with a lower --learning-rate, in another --out"
-                )
-            optimizer.zero_grad(set_to_none=True)
-            measured["loss"].backward()
-            torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
-            optimizer.step()
-            done = step + 1
-            stopping = stop.asked  # read once: a request that comes while the hooks run waits for the next step to save
-            report = Step(done, steps, metrics, learning_rate, time.perf_counter() - began, done == steps or stopping)
+            metrics: dict[str, float] = {}
+            if step not in guard.skipped:
+                guard.remember(step)
+                torch.manual_seed(seed_of(seed, step, ranks.rank))
+                optimizer.zero_grad(set_to_none=True)
+                try:
+                    measured = _accumulate(loss, batches(step), ranks)
+                except torch.OutOfMemoryError:
+                    if not on_full_memory():
+                        raise
+                    continue
+                norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
+                metrics = _read(measured, norm, ranks)  # the one place where the host waits for the device
+                if problem := guard.problem(metrics["loss"], metrics["gradient_norm"]):
+                    back = guard.go_back(step, problem)
+                    on_trouble(f"step {step + 1}: {problem}; went back to step {back} and leave this batch out")
+                    step = back
+                    continue
+                factor = 1.0 if attenuate is None else attenuate(metrics["gradient_norm"])
+                for group in optimizer.param_groups:
+                    group["lr"] = learning_rate * factor * group.get("scale", 1.0)
+                optimizer.step()
+            step += 1
+            # read once: a request that comes while the hooks run waits for the next step to save
+            stopping = ranks.any(stop.asked)
+            report = Step(step, steps, metrics, learning_rate, time.perf_counter() - began, step == steps or stopping)
             for hook in hooks:
                 hook(report)
-            if stopping and done < steps:
+            if stopping and step < steps:
                 return False
     return True
+
+
+def seed_of(seed: int, step: int, rank: int = 0) -> int:
+    """Dropout too depends on (seed, step, rank) alone, so a resumed run repeats it."""
+    return (seed * 1_000_003 + step + rank * 1_000_000_007) % (1 << 63)
+
+
+def _accumulate(loss: Loss[AnyBatch], pieces: Sequence[AnyBatch], ranks: Ranks) -> dict[str, Tensor]:
+    """Add up the gradients and the figures of the micro-batches; ranks exchange gradients at the last one."""
+    total: dict[str, Tensor] = {}
+    for number, piece in enumerate(pieces, start=1):
+        waiting: AbstractContextManager[object] = nullcontext() if number == len(pieces) else ranks.not_yet()
+        with waiting:
+            measured = loss(piece)
+            if "loss" not in measured:
+                raise ConfigError('the loss function must return a figure called "loss"')
+            (measured["loss"] * ranks.world).backward()  # which takes the mean over ranks; ours is a sum
+        for name, value in measured.items():
+            total[name] = total[name] + value.detach() if name in total else value.detach()
+    return total
+
+
+def _read(measured: Mapping[str, Tensor], norm: Tensor, ranks: Ranks) -> dict[str, float]:
+    """Figures as numbers, in one transfer."""
+    norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    figures = ranks.total(torch.stack([value.float() for value in measured.values()]))
+    values = torch.cat([figures, norm.float().reshape(1)]).tolist()
+    return dict(zip([*measured, "gradient_norm"], values, strict=True))

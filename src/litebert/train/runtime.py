@@ -1,14 +1,16 @@
-"""Where to run, and how to stop."""
+"""Where to run, with how many others, and how to stop."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from types import FrameType
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from litebert.errors import ConfigError
 
@@ -49,3 +51,43 @@ def stop_on_signal() -> Iterator[StopRequest]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes that train together; by default there is one."""
+
+    rank: int = 0
+    world: int = 1
+    not_yet: Callable[[], AbstractContextManager[object]] = nullcontext
+    """While a block runs, gradients stay with their rank."""
+
+    def total(self, figures: Tensor) -> Tensor:
+        """The sum over all ranks."""
+        if self.world > 1:
+            figures = figures.clone()
+            torch.distributed.all_reduce(figures)
+        return figures
+
+    def any(self, flag: bool) -> bool:
+        """Has any rank said yes? All must stop at the same step."""
+        return bool(self.total(torch.tensor([float(flag)], device=self.device)).item()) if self.world > 1 else flag
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", torch.cuda.current_device()) if torch.distributed.get_backend() == "nccl" else CPU
+
+
+CPU = torch.device("cpu")
+ALONE = Ranks()
+
+PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12}
+"""Dense bfloat16 operations per second by the makers' data sheets; a name must be in the device's."""
+
+
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """What the device could do at best in bfloat16, where that is known."""
+    if device.type != "cuda" or precision == "fp32":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((peak for known, peak in PEAK_FLOPS.items() if known in name), None)

@@ -1,0 +1,65 @@
+"""What a folder of shards holds, in figures and examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from litebert.data.shards import DOCUMENT_START, SENTENCE_START, WORD_START, Shards, Stream
+
+LONGEST = 1 << 16  # tokens: longer documents count as this long in the quantiles, so that memory has a limit
+EXAMPLES, EXAMPLE_TOKENS = 3, 60
+SENTENCE_MARK, WORD_MARK = "‖", "|"
+
+
+def describe(shards: Shards) -> Iterator[str]:
+    """Lines to print."""
+    index = shards.index
+    streams = (shards.training, shards.held_out)
+    size = sum((shards.folder / name).stat().st_size for name in index.sha256)
+    yield f"{shards.folder}: {len(shards.training.ids)} shards, {size / 1e6:,.1f} MB, {index.dtype} ids"
+    kept = f"{index.held_out_documents:,} held out, {index.duplicates:,} duplicates dropped"
+    yield f"documents   {index.documents:,} ({kept})"
+    yield f"sentences   {index.sentences:,}"
+    yield f"words       {index.words:,}"
+    unknown = f"{index.unknown / index.tokens:.3%} unknown"
+    yield f"tokens      {index.tokens:,} ({index.held_out_tokens:,} held out, {unknown})"
+    if index.text_bytes:
+        yield f"text        {index.text_bytes / 1e6:,.1f} MB, {index.text_bytes / index.tokens:.2f} bytes per token"
+    for name, bit in (("document", DOCUMENT_START), ("sentence", SENTENCE_START), ("word", WORD_START)):
+        quantiles = _quantiles(streams, bit)
+        yield f"tokens per {name:<9}" + "  ".join(f"{share:.0%} {length:,}" for share, length in quantiles.items())
+    if index.settings:
+        yield "settings    " + ", ".join(f"{name} {value}" for name, value in index.settings.items())
+    yield f"examples    {SENTENCE_MARK} a sentence starts, {WORD_MARK} a word starts"
+    yield from _examples(shards)
+
+
+def _quantiles(streams: tuple[Stream, ...], bit: int) -> dict[float, int]:
+    """Lengths of what starts at a bit, by share."""
+    counts = np.zeros(LONGEST + 1, dtype=np.int64)
+    for stream in streams:
+        for bits in stream.bits:
+            lengths = np.diff(np.flatnonzero(bits & bit), append=len(bits))
+            counts += np.bincount(np.minimum(lengths, LONGEST), minlength=LONGEST + 1)
+    below = np.cumsum(counts)
+    return {share: int(np.searchsorted(below, share * below[-1])) for share in (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)}
+
+
+def _examples(shards: Shards) -> Iterator[str]:
+    """The beginnings of documents from different places."""
+    ids, bits = shards.training.ids[0], shards.training.bits[0]
+    documents = np.flatnonzero(bits & DOCUMENT_START)
+    ends = np.append(documents[1:], len(bits))
+    for at in sorted({len(documents) * number // EXAMPLES for number in range(EXAMPLES)}):
+        begin, end = int(documents[at]), int(min(ends[at], documents[at] + EXAMPLE_TOKENS))
+        yield "  " + _marked(shards, ids[begin:end], bits[begin:end])
+
+
+def _marked(shards: Shards, ids: np.ndarray, bits: np.ndarray) -> str:
+    parts = []
+    for number, bit in zip(ids.tolist(), bits.tolist(), strict=True):
+        mark = SENTENCE_MARK if bit & SENTENCE_START else WORD_MARK if bit & WORD_START else ""
+        parts.append(mark + shards.tokenizer.token(number).replace("▁", " ").removeprefix("##"))
+    return "".join(parts)

@@ -1,0 +1,247 @@
+"""Drawings as SVG that takes the colours of the page around it, light or dark."""
+
+from __future__ import annotations
+
+import html
+import io
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from litebert.errors import ConfigError, require_extra
+
+Series = tuple[Sequence[float], Sequence[float]]
+"""Steps and values."""
+
+COLOURS = {
+    "ink": ("#1f2933", "#e4e9ef"),
+    "quiet": ("#5b6875", "#9aa7b4"),
+    "line": ("#dde3ea", "#2f3944"),
+    "paper": ("#ffffff", "#161b21"),
+    "run0": ("#2563a8", "#6aa9ec"),
+    "run1": ("#b94f14", "#f0985a"),
+    "run2": ("#2f7d4f", "#6fc48f"),
+    "run3": ("#7a4fb5", "#b89be8"),
+    "run4": ("#b83a6b", "#ec7fa8"),
+    "run5": ("#14808a", "#5cc5cf"),
+}
+"""Each on a light page and on a dark one. A run keeps its colour through all drawings."""
+RUN_COLOURS = 6
+DASHES: tuple[tuple[Any, str], ...] = (("-", "solid"), ((0, (5, 2)), "dashed"), ((0, (1.5, 1.5)), "dotted"))
+"""For a drawing and for a page: a seventh run has the first one's colour, dashed."""
+UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+POINTS = 400  # of a curve; a screen shows no more, and a page of a million steps would not open
+LABEL_GAP = 0.085  # between two labels, as a share of a panel's height
+LEFT, RIGHT, BOTTOM, TOP = 0.45, 0.7, 0.25, 0.1  # inches around a panel, the same for all, so that they line up
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run in a panel."""
+
+    name: str
+    number: int
+    """The run's place in the list: decides its colour."""
+    training: Series | None = None
+    validation: Series | None = None
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One figure of one or several runs over their steps."""
+
+    title: str
+    lines: Sequence[Line]
+    percent: bool = False
+    """Values are shares: 0.5 is written 50%."""
+    from_zero: bool = False
+    exact: bool = False
+    """Values without noise: drawn as they are, not as a mean."""
+    stairs: bool = False
+    """Values that jump: a slope between them means nothing."""
+    marks: Sequence[float] = ()
+    """Steps at which something happened."""
+
+
+def colour_of(number: int) -> str:
+    return f"run{number % RUN_COLOURS}"
+
+
+def dash_of(number: int) -> tuple[Any, str]:
+    return DASHES[number // RUN_COLOURS % len(DASHES)]
+
+
+def draw_panel(panel: Panel, width: float = 3.7, height: float = 2.1) -> str:
+    """Every step faint, a running mean on top, validations as rings, the last values written at the end."""
+    figure, axes = _figure(width, height)
+    figure.subplots_adjust(LEFT / width, BOTTOM / height, 1 - RIGHT / width, 1 - TOP / height)
+    seen: list[float] = []
+    ends: list[tuple[float, str, str]] = []
+    for line in panel.lines:
+        colour = COLOURS[colour_of(line.number)][0]
+        how = {"color": colour, "linestyle": dash_of(line.number)[0]}
+        last = []
+        if line.training is not None:
+            steps, values = _finite(line.training)
+            if not panel.exact:
+                axes.plot(*thinned(steps, values), color=colour, alpha=0.22, linewidth=0.7)
+                values = running_mean(values)
+            axes.plot(*sampled(steps, values), linewidth=1.8, drawstyle="steps-post" if panel.stairs else None, **how)
+            seen += values
+            last.append((values[-1], compact(values[-1], panel.percent, not panel.exact), colour))
+        if line.validation is not None:
+            steps, values = _finite(line.validation)
+            ring = {"marker": "o", "markersize": 4.5, "markerfacecolor": COLOURS["paper"][0], "markeredgewidth": 1.3}
+            axes.plot(*sampled(steps, values), linewidth=0.8, **ring, **how)
+            seen += values
+            last.append((values[-1], f"○ {compact(values[-1], panel.percent, not panel.exact)}", colour))
+        ends += last if len(panel.lines) == 1 else last[-1:]  # with several runs, the figure that decides
+    for mark in panel.marks:
+        axes.axvline(mark, color=COLOURS["quiet"][0], linewidth=0.7, linestyle=(0, (1, 2)))
+    _limits(axes, panel, seen)
+    _label_ends(axes, ends)
+    return _as_svg(figure, panel.title)
+
+
+def draw_confusion(labels: Sequence[str], counts: Sequence[Sequence[int]], caption: str) -> str:
+    """Rows are the truth, columns the answers."""
+    size = 1.2 + 0.42 * len(labels)
+    figure, axes = _figure(size + 0.5, size)
+    from matplotlib.patches import Rectangle
+
+    darkest = max(max(row) for row in counts) or 1
+    for row, cells in enumerate(counts):
+        for column, count in enumerate(cells):
+            square = (column - 0.5, row - 0.5)
+            axes.add_patch(Rectangle(square, 1, 1, color=COLOURS["run0"][0], alpha=count / darkest, linewidth=0))
+            if count:
+                ink = COLOURS["paper" if count > darkest / 2 else "ink"][0]
+                axes.text(column, row, str(count), ha="center", va="center", color=ink)
+    axes.set_xticks(range(len(labels)), labels, rotation=40, ha="right")
+    axes.set_yticks(range(len(labels)), labels)
+    for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+        label.set_parse_math(False)  # "$5" is a price
+    axes.set(xlim=(-0.5, len(labels) - 0.5), ylim=(len(labels) - 0.5, -0.5), xlabel="answer", ylabel="truth")
+    axes.grid(visible=False)
+    return _as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
+
+
+def running_mean(values: Sequence[float], share: float = 0.03) -> list[float]:
+    """The mean over a share of the run around every step: around, so that it lies on the curve and not behind it."""
+    reach = int(len(values) * share / 2)
+    sums = [0.0, *itertools.accumulate(values)]
+    edges = [(max(0, at - reach), min(len(values), at + reach + 1)) for at in range(len(values))]
+    return [(sums[last] - sums[first]) / (last - first) for first, last in edges]
+
+
+def thinned(steps: Sequence[float], values: Sequence[float], points: int = POINTS) -> tuple[list[float], list[float]]:
+    """The lowest and the highest of every stretch: as few points as a screen shows, and no peak lost."""
+    if len(steps) <= points:
+        return list(steps), list(values)
+    chosen: list[int] = []
+    for stretch in range(points // 2):
+        first, last = (len(steps) * edge // (points // 2) for edge in (stretch, stretch + 1))
+        chosen += sorted({pick(range(first, last), key=lambda at: values[at]) for pick in (min, max)})
+    return [steps[at] for at in chosen], [values[at] for at in chosen]
+
+
+def sampled(steps: Sequence[float], values: Sequence[float], points: int = POINTS) -> tuple[list[float], list[float]]:
+    """Every so many-th point and the last, of a curve that is smooth already."""
+    stride = -(-len(steps) // points)
+    chosen = [*range(0, len(steps) - 1, stride), len(steps) - 1]
+    return [steps[at] for at in chosen], [values[at] for at in chosen]
+
+
+def compact(value: float, percent: bool = False, padded: bool = False) -> str:
+    """A number in the space of a label: 512k, 3.41, 3e-4, 41.2%. Padded, 82% is 82.0%, as its neighbours are."""
+    if percent:
+        return f"{value:.1%}" if padded else f"{value:.1%}".replace(".0%", "%")
+    if value and abs(value) < 0.01:
+        mantissa, exponent = f"{value:.1e}".split("e")
+        return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
+    unit, letter = next((pair for pair in UNITS if abs(value) >= 0.9995 * pair[0]), (1.0, ""))  # 999.9 is 1k
+    number = f"{value / unit:#.3g}".rstrip(".") if padded else f"{value / unit:.3g}"
+    return number + letter
+
+
+def _finite(series: Series) -> tuple[list[float], list[float]]:
+    points = [(step, value) for step, value in zip(*series, strict=True) if math.isfinite(value)]
+    if not points:
+        raise ConfigError("nothing to draw: the run has no steps")
+    return [step for step, _ in points], [value for _, value in points]
+
+
+def _figure(width: float, height: float) -> tuple[Any, Any]:
+    require_extra("matplotlib", "train")
+    from matplotlib.figure import Figure  # not pyplot: no global state, no display
+
+    figure = Figure(figsize=(width, height))
+    axes = figure.add_subplot()
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(COLOURS["line"][0])
+    axes.tick_params(length=0, labelsize=8.5, labelcolor=COLOURS["quiet"][0])
+    axes.grid(axis="y", color=COLOURS["line"][0], linewidth=0.7)
+    axes.set_axisbelow(True)
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set(color=COLOURS["quiet"][0], size=8.5)
+    return figure, axes
+
+
+def _limits(axes: Any, panel: Panel, values: Sequence[float]) -> None:
+    """The means and validations fill the height; a single wild step may leave it."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    low, high = min(values), max(values)
+    margin = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
+    bottom = 0.0 if panel.from_zero and low >= 0 else low - margin
+    top = high + margin
+    axes.set_ylim((max(0.0, bottom), min(1.0, top) if high < 1 else top) if panel.percent else (bottom, top))
+    axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10], integer=panel.stairs))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value, panel.percent)))
+    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
+    axes.margins(x=0.01)
+
+
+def _label_ends(axes: Any, ends: Sequence[tuple[float, str, str]]) -> None:
+    """Write the last values at the right, moved apart where they would touch."""
+    low, high = axes.get_ylim()
+    ends = sorted(ends)
+    places = [(value - low) / (high - low) for value, _, _ in ends]
+    for at in range(1, len(places)):
+        places[at] = max(places[at], places[at - 1] + LABEL_GAP)
+    ceiling = 1.0
+    for at in reversed(range(len(places))):
+        places[at] = min(places[at], ceiling)
+        ceiling = places[at] - LABEL_GAP
+    for place, (_, text, colour) in zip(places, ends, strict=True):
+        label = {"fontsize": 8.5, "fontweight": "bold", "color": colour, "va": "center"}
+        axes.text(1.03, place, text, transform=axes.transAxes, **label)
+
+
+def _as_svg(figure: Any, title: str, **layout: Any) -> str:
+    """The drawing as an element of a page, with the page's fonts and colours."""
+    from matplotlib import rc_context
+
+    buffer = io.StringIO()
+    nothing: Mapping[str, None] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": title}):  # text as text: sharp, and read out to the blind
+        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing, **layout)
+    drawing = buffer.getvalue()[buffer.getvalue().index("<svg") :]
+    box = re.search(r'viewBox="([^"]+)"', drawing)
+    assert box is not None
+    width = round(float(box[1].split()[2]) * 96 / 72)
+    opening = f'<svg role="img" aria-label="{html.escape(title)}" viewBox="{box[1]}" style="max-width: {width}px">'
+    drawing = opening + drawing[drawing.index(">") + 1 :]
+    drawing = re.sub(
+        r"<defs>\s*<style.*?</defs>", "", drawing, count=1, flags=re.DOTALL
+    )  # it would rule the whole page
+    drawing = re.sub(r' id="(?![mp][0-9a-f]{10}")[^"]*"', "", drawing)  # a page may hold no name twice
+    drawing = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", drawing)
+    drawing = re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", drawing)
+    for name, (light, _) in COLOURS.items():
+        drawing = drawing.replace(light, f"var(--{name})")
+    return drawing

@@ -1,0 +1,226 @@
+"""From the settings of a pre-training run to its parts."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from litebert.data.corpus import read_lines
+from litebert.data.masking import Masking
+from litebert.data.pretraining import PretrainingData, Stage
+from litebert.data.shards import Shards
+from litebert.errors import ConfigError
+from litebert.model import Albert, AlbertConfig, preset, pretraining_heads
+from litebert.predict import load
+from litebert.tasks.pretraining import PretrainingObjective, grow_vocabulary, unigram_entropy
+from litebert.tokenizer import Tokenizer
+from litebert.train.distributed import check_parallel, distribute
+from litebert.train.optimizers import OPTIMIZERS, scaled_rate, schedule
+from litebert.train.ramps import Ramp
+from litebert.train.runtime import Ranks
+from litebert.train.settings import Strategies
+from litebert.train.strategies import fitted, project, tune, weight_at
+from litebert.train.weights import Average, MasterWeights
+
+if TYPE_CHECKING:
+    from litebert.recipes.pretrain import Config
+
+RATES = {"adamw": 0.00176, "lamb": 0.00176, "muon": 0.005}
+"""Highest learning rates for the paper's batch of 4096; docs/log.md has the runs behind them."""
+TOKENS_AT_ONCE = {"cuda": 1 << 18, "cpu": 1 << 13}
+"""Of a micro-batch, unless the user says otherwise."""
+VALIDATION_ROWS_AT_ONCE = 64
+FREE = ("data", "out", "device", "micro_batch", "compile", "workers", "validate_every", "validation_rows", "save_every",
+        "resume")  # fmt: skip
+"""Settings that a resumed run may change: they do not decide what is learned."""
+
+
+class Parts:
+    """Data, model and optimizer of a run."""
+
+    def __init__(self, config: Config, ranks: Ranks, device: torch.device) -> None:
+        check_parallel(config.parallel, config.optimizer, config.precision)
+        self.config, self.device = config, device
+        self.shards = Shards(config.data)
+        self.shards.verify()
+        self._make_data()
+        self._make_model()
+        self.call, self.ranks = distribute(self.objective, ranks, config.parallel, unused=self._leaves_layers_out())
+        self._make_optimizer()
+        most = config.micro_batch or max(1, TOKENS_AT_ONCE[device.type] // config.length)
+        self.pieces = -(-config.batch_size // (ranks.world * most))
+        self.decisive = {key: value for key, value in asdict(config).items() if key not in FREE}
+        self.decisive |= {"tokenizer": self.shards.index.fingerprint, "shards": self.shards.index.digest}
+
+    def depth_at(self, step: int) -> int:
+        """Passes of a step. One alone cannot look anything up in what it has read, so there are two at least."""
+        layers = self.shape.num_hidden_layers
+        return min(layers, max(2, self.depth_ramp.at(step, self.config.steps, layers)))
+
+    @property
+    def epoch_steps(self) -> int:
+        return max(1, self.shards.training.tokens // (self.config.batch_size * self.config.length))
+
+    def introduction(self, start: int) -> list[str]:
+        """What a user wants to know before the first step."""
+        config = self.config
+        parameters = sum(p.numel() for p in self.albert.parameters())
+        epochs = self.data.tokens_before(config.steps) / self.shards.training.tokens
+        lines = [
+            f"ALBERT {config.model or config.preset}: {parameters:,} parameters, "
+            f"{self.shards.training.tokens:,} tokens of text (about {epochs:.1f} epochs), "
+            f"on {self.device} in {self.precision}"
+            + (f", {self.ranks.world} processes" if self.ranks.world > 1 else "")
+            + (f", from step {start}" if start else "")
+        ]
+        if config.learning_rate is None:
+            lines.append(
+                f"learning rate {self.peak:.2e}: {RATES[config.optimizer]} for {config.optimizer} with 4096 sequences, "
+                f"× √({config.batch_size}/4096)"
+            )
+        if self.held_out is None:
+            lines.append("the shards hold no document out, so there is no validation")
+        return lines
+
+    def new_model(self) -> Albert:
+        """One of the same shape, on the CPU."""
+        return Albert(self.shape, pretraining_heads(self.shape))
+
+    def _make_data(self) -> None:
+        config, tokenizer = self.config, self.shards.tokenizer
+        settings: dict[str, Any] = {
+            "masking": Masking(config.mask, config.mask_rate, config.max_ngram, config.mask_share, config.random_share),
+            "sentences": config.sentences,
+            "short_share": config.short_share,
+            "exclude": _excluded(config.mask_exclude, tokenizer),
+        }
+        self.data = PretrainingData(self.shards.training, tokenizer, _stages(config), seed=config.seed, **settings)
+        rows = min(config.validation_rows, VALIDATION_ROWS_AT_ONCE)
+        self.validation_batches = config.validation_rows // rows
+        self.held_out = None
+        if self.shards.held_out.tokens >= 2:
+            self.held_out = PretrainingData(
+                self.shards.held_out, tokenizer, [Stage(0, rows, config.length)], seed=1, **settings
+            )
+        self.unigram = unigram_entropy(self.shards.training.ids)
+        self.depth_ramp = Ramp.parse(config.depth_ramp, "depth_ramp")
+
+    def _make_model(self) -> None:
+        config, tokenizer = self.config, self.shards.tokenizer
+        torch.manual_seed(config.seed)
+        self.shape = _shape(config, tokenizer)
+        self.albert = self.new_model() if config.model is None else _continued(config.model, tokenizer)
+        self.shape = self.albert.config
+        if config.length > self.shape.max_position_embeddings:
+            limit = self.shape.max_position_embeddings
+            raise ConfigError(f"length={config.length} is over the model's {limit}; use {limit} or less")
+        self.albert.to(self.device)
+        self.albert.encoder.gradient_checkpointing = config.gradient_checkpointing
+        cuda = self.device.type == "cuda"
+        self.precision = ("bf16" if cuda else "fp32") if config.precision == "auto" else config.precision
+        if self.precision == "bf16-pure":
+            self.albert.bfloat16()
+        self.objective = PretrainingObjective(self.albert, config.order_weight)
+        if cuda if config.compile is None else config.compile:
+            encoder = self.albert.encoder
+            encoder.run_block = torch.compile(encoder.run_block, dynamic=True)
+            self.objective.score = torch.compile(self.objective.score, dynamic=True)
+
+    def _make_optimizer(self) -> None:
+        config, encoder = self.config, self.albert.encoder
+        own = Strategies(**{field.name: getattr(config, field.name) for field in fields(Strategies)})
+        self.strategies = fitted(own, self.shape.num_hidden_layers, self.shape.initializer_range)
+        if own.bounds == "view" and self.shape.sharing == "all":
+            raise ConfigError(
+                "bounds=view shows every pass of a shared layer another weight, which no saved ALBERT can express; "
+                "use --bounds project, or --sharing none"
+            )
+        depths = {f"encoder.{name}": users for name, users in encoder.depths_of().items()}
+        self.optimizer = OPTIMIZERS[config.optimizer](
+            self.albert,
+            weight_decay=config.weight_decay,
+            betas=(0.9, 0.98),
+            tuning=tune(self.strategies, self.albert, depths),
+        )
+        self.optimizer.register_step_post_hook(project)
+        if self.precision == "bf16-pure":
+            self.optimizer = MasterWeights(self.optimizer)
+        encoder.weight_at = weight_at(self.strategies, encoder.depths_of)
+        self.average = Average(self.albert, config.average) if config.average else None
+        scaled = scaled_rate(RATES[config.optimizer], config.batch_size)
+        self.peak = scaled if config.learning_rate is None else config.learning_rate
+        self.rate = schedule(
+            config.schedule,
+            self.peak,
+            config.steps,
+            warmup_share=config.warmup,
+            hot_start=config.hot_start,
+            power=config.poly_power,
+            decay_share=config.decay_share,
+        )
+
+    def _leaves_layers_out(self) -> bool:
+        """Does a shallow step leave parameters without a gradient?"""
+        return self.shape.sharing != "all" or self.shape.num_hidden_groups > 1
+
+
+def _stages(config: Config) -> list[Stage]:
+    batch, length = Ramp.parse(config.batch_ramp, "batch_ramp"), Ramp.parse(config.length_ramp, "length_ramp")
+    return [
+        Stage(step, batch.at(step, config.steps, config.batch_size), length.at(step, config.steps, config.length))
+        for step in sorted({0, *batch.changes(config.steps), *length.changes(config.steps)})
+    ]
+
+
+def _shape(config: Config, tokenizer: Tokenizer) -> AlbertConfig:
+    changes: dict[str, Any] = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
+    changes |= {"sharing": config.sharing}
+    changes |= {"hidden_dropout_prob": config.dropout, "attention_probs_dropout_prob": config.dropout}
+    if config.layers is not None:
+        changes["num_hidden_layers"] = config.layers
+    if config.hidden_size is not None:
+        heads = max(1, config.hidden_size // 64)
+        changes |= {"hidden_size": config.hidden_size, "num_attention_heads": heads}
+        changes["intermediate_size"] = 4 * config.hidden_size
+    return preset(config.preset, **changes)
+
+
+def _continued(name: str, tokenizer: Tokenizer) -> Albert:
+    """A trained model with both pre-training heads, and the shards' vocabulary: its own, or one that begins with it."""
+    model = load(name)
+    mine = [model.tokenizer.token(number) for number in range(model.tokenizer.vocab_size)]
+    theirs = [tokenizer.token(number) for number in range(tokenizer.vocab_size)]
+    if theirs[: len(mine)] != mine:
+        at = next(number for number, token in enumerate(mine) if number >= len(theirs) or theirs[number] != token)
+        raise ConfigError(
+            f"{name}: its vocabulary is not the shards' (they differ from token {at} on); prepare the text with "
+            f"--tokenizer {name}, or with an extension of it (litebert tokenizer --import-from {name} --add words.txt)"
+        )
+    heads: dict[str, nn.Module] = pretraining_heads(model.config)
+    albert = Albert(model.config, heads | {name: head for name, head in model.albert.heads.items() if name in heads})
+    albert.encoder = model.encoder
+    return albert if len(mine) == len(theirs) else grow_vocabulary(albert, len(theirs))
+
+
+def _excluded(names: Sequence[str], tokenizer: Tokenizer) -> np.ndarray | None:
+    """(V,) True for tokens that are never hidden: punctuation, and the words of the files named."""
+    if not names:
+        return None
+    words = {line.strip() for name in names if name != "punctuation" for line in read_lines([Path(name)])}
+    pieces = {tuple(encoding.ids[1:-1]) for encoding in tokenizer.encode(sorted(words))} if words else set()
+    whole = {ids[0] for ids in pieces if len(ids) == 1}
+    tokens = [tokenizer.token(number).strip("▁#") for number in range(tokenizer.vocab_size)]
+    marks = "punctuation" in names
+    return np.array(
+        [
+            number in whole or (marks and token != "" and all(unicodedata.category(c)[0] in "PS" for c in token))
+            for number, token in enumerate(tokens)
+        ]
+    )

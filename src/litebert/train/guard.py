@@ -1,0 +1,104 @@
+"""One bad step must not ruin a run: see it before the update, go back to a good state, leave that batch out."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from litebert.errors import ConfigError
+
+SPIKE = 2.0  # nats over the running mean; deepening a model costs about one
+MEMORY = 0.98  # of the running mean
+WINDOW = 200  # steps within which `retries` bad ones are too many
+
+
+class Guard:
+    """Watches the loss; holds the last good weights and optimizer state in memory."""
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, *, every: int = 100, retries: int = 5
+    ) -> None:
+        self.model, self.optimizer, self.every, self.retries = model, optimizer, every, retries
+        self.skipped: list[int] = []
+        self._mean: float | None = None
+        self._step = -1
+        self._held: Any = None
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run must know to decide the same."""
+        return {"skipped": self.skipped, "mean": self._mean}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.skipped, self._mean = list(state["skipped"]), state["mean"]
+
+    def expect_jump(self) -> None:
+        """Something has changed, so the losses so far say nothing about the next ones."""
+        self._mean = None
+
+    def remember(self, step: int) -> None:
+        """Before step `step`: keep a copy of everything, now and then."""
+        if self._held is None or (step % self.every == 0 and step != self._step):
+            self._step = step
+            self._held = (_copied(self.model.state_dict()), copy.deepcopy(self.optimizer.state_dict()), self._mean)
+
+    def problem(self, loss: float, gradient_norm: float) -> str | None:
+        """What is wrong with this step, or None; a good one enters the running mean."""
+        if not math.isfinite(loss):
+            return f"loss {loss}"
+        if not math.isfinite(gradient_norm):
+            return f"gradient norm {gradient_norm}"
+        if self._mean is not None and loss > self._mean + SPIKE:
+            return f"loss {loss:.2f}, where {self._mean:.2f} was usual"
+        self._mean = loss if self._mean is None else MEMORY * self._mean + (1 - MEMORY) * loss
+        return None
+
+    def go_back(self, step: int, problem: str) -> int:
+        """Restore the last good state, leave `step` out from now on, and say from which step to go on."""
+        recent = [bad for bad in self.skipped if bad > step - WINDOW]
+        if len(recent) >= self.retries:
+            raise ConfigError(
+                f"step {step + 1}: {problem}, and {len(recent)} of the last {WINDOW} steps were already left out; "
+                "the run does not recover: start it again with a lower --learning-rate, in another --out"
+            )
+        self.skipped.append(step)
+        weights, optimizer_state, self._mean = self._held
+        self.model.load_state_dict(weights)
+        self.optimizer.load_state_dict(copy.deepcopy(optimizer_state))
+        return self._step
+
+
+def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in state.items()}
+
+
+class Plateau:
+    """Notices that a model has stopped learning while it still knows little more than how frequent words are."""
+
+    def __init__(self, unigram: float, steps: int) -> None:
+        """`unigram` is the loss of a model that knows just that."""
+        self.unigram, self.window = unigram, max(20, steps // 10)
+        self._sums = [0.0, 0.0]
+        self._seen = 0
+        self._said = False
+
+    def notice(self, loss: float) -> str | None:
+        """Hear the loss of every step; the advice, once, when two windows in a row were the same."""
+        self._sums[1] += loss / self.window
+        self._seen += 1
+        if self._seen % self.window:
+            return None
+        before, now = self._sums
+        self._sums = [now, 0.0]
+        stuck = self._seen >= 2 * self.window and now > before - 0.02 and now > 0.8 * self.unigram
+        if not stuck or self._said:
+            return None
+        self._said = True
+        return (
+            f"stuck: the loss on masked tokens stays at {now:.2f}, where word frequencies alone give "
+            f'{self.unigram:.2f}. Begin with fewer passes (--depth-ramp "1/4:0.6,1/2:0.8"), take a higher '
+            "--learning-rate or more --steps"
+        )

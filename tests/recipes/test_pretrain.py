@@ -1,0 +1,155 @@
+"""Pre-training as a recipe: every setting counts, and what must not count does not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from litebert import load
+from litebert.errors import ConfigError
+from litebert.recipes import pretrain
+from litebert.recipes._pretraining import SaveEvery
+from tests.recipes.conftest import Flow, litebert
+
+STEPS = 8
+SMALL: dict[str, Any] = {
+    "preset": "tiny", "layers": 4, "hidden_size": 64, "steps": STEPS, "batch_size": 4, "length": 64, "device": "cpu",
+    "validation_rows": 4, "warmup": 0.5,
+}  # fmt: skip
+
+
+def settings(flow: Flow, out: Path, **changes: Any) -> pretrain.Config:
+    return pretrain.Config(out=out, **{"data": flow.shards} | SMALL | changes)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def same(one: Path, other: Path) -> bool:
+    a, b = weights(one), weights(other)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def plain(flow: Flow, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("plain") / "run"
+    assert pretrain.run(settings(flow, out)) == 0
+    return out
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"mask": "word"}, {"mask": "ngram"}, {"mask": "span"}, {"mask": "ngram", "max_ngram": 2}, {"mask_share": 0.5},
+    {"random_share": 0.0}, {"mask_exclude": ("punctuation",)}, {"sentences": "next"}, {"sentences": "none"},
+    {"order_weight": 0.1}, {"short_share": 0.9}, {"batch_ramp": "1/2:0.5"}, {"length_ramp": "3/4:0.5"},
+    {"depth_ramp": ""}, {"optimizer": "adamw"}, {"optimizer": "lamb"}, {"schedule": "linear"}, {"schedule": "cosine"},
+    {"schedule": "poly"}, {"schedule": "poly", "poly_power": 1.0}, {"schedule": "constant"}, {"warmup": 0.1},
+    {"hot_start": 0.5}, {"decay_share": 0.9}, {"weight_decay": 0.5}, {"clip_norm": 0.1}, {"average": 0.9},
+    {"dropout": 0.1}, {"precision": "bf16"}, {"precision": "bf16-pure"}, {"sharing": "attention"}, {"sharing": "ffn"},
+    {"sharing": "none"}, {"layers": 3}, {"hidden_size": 128}, {"layer_decay_rate": 0.5}, {"scale_embedding": 0.1},
+    {"depth_factors": (0.1, 1.0, 1.0, 1.0)}, {"layer_weight_decay": 0.1, "weight_decay": 0.5}, {"unfreeze_steps": 8},
+    {"bounds": "project", "bound_max": 0.02}, {"squash": "tanh", "squash_temperature": 1e-4},
+    {"squash": "softplus", "squash_temperature": 1e-4}, {"cold_factor": 1.0}, {"step_temperature": 0.1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: " ".join(f"{k}={v}" for k, v in change.items()))
+def test_every_setting_changes_what_is_learned(flow: Flow, plain: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    assert pretrain.run(settings(flow, tmp_path / "run", **change)) == 0
+    assert not same(tmp_path / "run", plain)
+    assert all(torch.isfinite(value).all() for value in weights(tmp_path / "run").values())
+    load(str(tmp_path / "run")).fill_mask("the [MASK] stopped")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"workers": 0}, {"workers": 4}, {"validate_every": 1}, {"save_every": "1"}, {"gradient_checkpointing": True}],
+    ids=str,
+)
+def test_what_does_not_decide_does_not_change_a_bit(
+    flow: Flow, plain: Path, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    assert pretrain.run(settings(flow, tmp_path / "run", **change)) == 0
+    assert same(tmp_path / "run", plain)
+
+
+def test_micro_batches_learn_the_same_as_whole_ones(flow: Flow, plain: Path, tmp_path: Path) -> None:
+    assert pretrain.run(settings(flow, tmp_path / "run", micro_batch=1)) == 0
+    losses = [[line["loss"] for line in lines_of(run) if "loss" in line] for run in (plain, tmp_path / "run")]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def test_the_log_tells_what_a_step_did_and_what_the_model_is_worth(plain: Path) -> None:
+    steps = [line for line in lines_of(plain) if "loss" in line]
+    assert [line["depth"] for line in steps] == [2] * 6 + [4] * 2
+    assert all({"mlm_loss", "mlm_accuracy", "gradient_norm", "tokens"} <= set(line) for line in steps)
+    assert any("order_accuracy" in line for line in steps)
+    validations = [line for line in lines_of(plain) if "validation_loss" in line]
+    assert [line["step"] for line in validations] == list(range(1, STEPS + 1))
+    assert {"validation_perplexity", "validation_mlm_accuracy"} <= set(validations[-1])
+    assert [line["event"] for line in lines_of(plain) if "event" in line] == ["step 6: from 2 to 4 passes"]
+    assert (plain / "report.html").is_file()
+
+
+def test_a_batch_decides_the_rate_and_a_line_says_so(
+    flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretrain.run(settings(flow, tmp_path / "run", batch_size=16, warmup=0.0, steps=2))
+    assert "learning rate 3.13e-04: 0.005 for muon with 4096 sequences, × √(16/4096)" in capsys.readouterr().err
+    assert lines_of(tmp_path / "run")[0]["step"] == 1
+    rates = [line["learning_rate"] for line in lines_of(tmp_path / "run") if "loss" in line]
+    assert rates[0] == pytest.approx(0.005 * (16 / 4096) ** 0.5)
+
+
+def test_training_goes_on_from_a_model(flow: Flow, plain: Path, tmp_path: Path) -> None:
+    assert pretrain.run(settings(flow, tmp_path / "further", model=str(plain), learning_rate=1e-9, steps=1)) == 0
+    before, after = weights(plain), weights(tmp_path / "further")
+    assert before.keys() == after.keys()
+    assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
+
+
+def test_training_goes_on_with_a_vocabulary_that_has_grown(flow: Flow, plain: Path, tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("quokka\nthunderstorm\n")
+    tok, shards = tmp_path / "tok", tmp_path / "shards"
+    assert litebert("tokenizer", "--import-from", plain, "--add", tmp_path / "words.txt", "--out", tok) == 0
+    assert litebert("prepare", "--input", flow.corpus, "--tokenizer", tok, "--out", shards) == 0
+    config = settings(flow, tmp_path / "run", model=str(plain), data=shards, learning_rate=1e-9, steps=1)
+    assert pretrain.run(config) == 0
+    before, after = load(str(plain)), load(str(tmp_path / "run"))
+    assert after.config.vocab_size == before.config.vocab_size + 2
+    table = after.encoder.word_embeddings.weight
+    assert torch.allclose(table[:-2], before.encoder.word_embeddings.weight, atol=1e-6)
+    assert torch.allclose(table[-1], before.encoder.word_embeddings.weight.mean(dim=0), atol=1e-6)
+
+
+def test_a_model_with_another_vocabulary_is_refused(flow: Flow, trained_albert: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"its vocabulary is not the shards' .* --tokenizer"):
+        pretrain.run(settings(flow, tmp_path / "run", model=str(trained_albert)))
+
+
+def test_bounds_that_no_file_can_hold_are_refused(flow: Flow, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"bounds=view .* use --bounds project"):
+        pretrain.run(settings(flow, tmp_path / "run", bounds="view"))
+
+
+@pytest.mark.parametrize(
+    ("text", "steps", "seconds"), [("500", 500, 0), ("10min", 0, 600), ("2epochs", 80, 0), ("0.5epoch", 20, 0)]
+)
+def test_save_every_takes_steps_minutes_or_epochs(text: str, steps: int, seconds: int) -> None:
+    every = SaveEvery.parse(text, epoch_steps=40)
+    assert (every.steps, every.seconds) == (steps, seconds)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-5", "ten", "5 hours", "min"])
+def test_save_every_refuses_what_it_cannot_read(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"save_every=.*10min"):
+        SaveEvery.parse(text, epoch_steps=40)

@@ -1,0 +1,107 @@
+"""Leaving bad steps out, and noticing a run that does not learn."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from litebert.errors import ConfigError
+from litebert.train.guard import Guard, Plateau
+
+
+def guarded(**settings: int) -> tuple[nn.Linear, torch.optim.Optimizer, Guard]:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    return model, optimizer, Guard(model, optimizer, **settings)
+
+
+def step(model: nn.Linear, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+
+
+def test_going_back_restores_weights_and_the_optimizer_to_the_bit() -> None:
+    model, optimizer, guard = guarded(every=2)
+    for number in range(5):
+        guard.remember(number)
+        if number == 4:
+            expected = model.weight.clone(), optimizer.state[model.weight]["exp_avg"].clone()
+        step(model, optimizer)
+    step(model, optimizer)
+    assert guard.go_back(5, "loss nan") == 4
+    assert torch.equal(model.weight, expected[0])
+    assert torch.equal(optimizer.state[model.weight]["exp_avg"], expected[1])
+    step(model, optimizer)  # and the held copy is not changed by going on
+    assert guard.go_back(6, "loss nan") == 4
+    assert torch.equal(model.weight, expected[0])
+    assert guard.skipped == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("losses", "last", "bad"),
+    [
+        ([5.0] * 10, 6.9, False),
+        ([5.0] * 10, 7.1, True),
+        ([5.0] * 10, float("nan"), True),
+        ([], 11.0, False),
+        ([5.0] * 200 + [3.0] * 200, 5.1, True),
+    ],
+)
+def test_a_spike_is_two_nats_over_what_was_usual(losses: list[float], last: float, bad: bool) -> None:
+    guard = guarded()[2]
+    assert not any(guard.problem(loss, 1.0) for loss in losses)
+    assert bool(guard.problem(last, 1.0)) == bad
+
+
+def test_a_gradient_that_is_not_finite_is_a_problem() -> None:
+    assert guarded()[2].problem(1.0, float("inf")) == "gradient norm inf"
+
+
+def test_after_an_expected_jump_a_higher_loss_is_no_spike() -> None:
+    guard = guarded()[2]
+    guard.problem(3.0, 1.0)
+    guard.expect_jump()
+    assert guard.problem(7.0, 1.0) is None
+
+
+def test_its_state_travels_through_json() -> None:
+    _, _, guard = guarded()
+    guard.remember(0)
+    guard.problem(1 / 3, 1.0)
+    guard.go_back(0, "loss nan")
+    guard.problem(1 / 7, 1.0)
+    other = guarded()[2]
+    other.restore(json.loads(json.dumps(guard.state())))
+    assert other.state() == guard.state()
+    assert other.skipped == [0]
+
+
+def test_too_many_bad_steps_close_together_end_the_run() -> None:
+    guard = guarded(retries=2)[2]
+    guard.remember(0)
+    for number in (5, 300, 301):
+        guard.go_back(number, "loss nan")
+    with pytest.raises(ConfigError, match="lower --learning-rate"):
+        guard.go_back(302, "loss nan")
+
+
+def told(losses: list[float], steps: int = 200) -> list[str]:
+    plateau = Plateau(unigram=7.0, steps=steps)
+    return [advice for loss in losses if (advice := plateau.notice(loss))]
+
+
+def test_a_loss_that_stays_near_the_unigram_loss_is_called_stuck_once_with_a_remedy() -> None:
+    advice = told([6.2] * 200)
+    assert len(advice) == 1
+    assert "stays at 6.20, where word frequencies alone give 7.00" in advice[0]
+    assert "--depth-ramp" in advice[0]
+
+
+def test_a_loss_that_falls_or_has_fallen_is_not_called_stuck() -> None:
+    assert told([9.0 - number * 0.02 for number in range(200)]) == []
+    assert told([3.0] * 200) == []
