@@ -27,7 +27,10 @@ def main() -> None:
     parser.add_argument("--depth-ramp", default=pretrain.Config.depth_ramp)
     options = parser.parse_args()
     for seed in options.seeds:
-        out = options.out / f"{'ramp' if options.depth_ramp else 'no-ramp'}-{options.batch_size}-{options.steps}-{seed}"
+        out = (
+            options.out
+            / f"{'no-ramp' if options.depth_ramp == '' else 'ramp'}-{options.batch_size}-{options.steps}-{seed}"
+        )
         config = pretrain.Config(
             data=options.data,
             out=out,

@@ -15,7 +15,7 @@ import pytest
 
 from litebert.recipes import pretrain
 from tests.recipes.conftest import Flow
-from tests.recipes.test_pretrain import lines_of, settings
+from tests.recipes.test_pretrain import lines_of, same, settings
 
 FLAGS = ["--preset", "tiny", "--layers", "4", "--hidden-size", "64", "--length", "64", "--batch-size", "8",
          "--device", "cpu", "--validation-rows", "4", "--validate-every", "10", "--warmup", "0.5"]  # fmt: skip
@@ -37,15 +37,24 @@ def torchrun(flow: Flow, out: Path, *flags: str) -> Iterator[subprocess.Popen[st
         process.wait()
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_two_processes_have_the_losses_of_one(flow: Flow, tmp_path: Path, parallel: str) -> None:
-    """With gradient accumulation and unequal numbers of hidden tokens, over twenty steps."""
-    flags = ("--steps", "20", "--micro-batch", "2", "--optimizer", "adamw", "--parallel", parallel)
+@pytest.mark.parametrize(
+    ("parallel", "optimizer", "sharing"), [("ddp", "muon", "all"), ("ddp", "muon", "none"), ("fsdp", "adamw", "all")]
+)
+def test_two_processes_have_the_losses_of_one(
+    flow: Flow, tmp_path: Path, parallel: str, optimizer: str, sharing: str
+) -> None:
+    """With gradient accumulation and unequal numbers of hidden tokens, over twenty steps and a change of depth."""
+    flags = ("--steps", "20", "--micro-batch", "2", "--optimizer", optimizer, "--parallel", parallel)
+    flags += ("--sharing", sharing)
     with torchrun(flow, tmp_path / "two", *flags) as process:
         said, _ = process.communicate(timeout=300)
         assert process.returncode == 0, said
     assert (
-        pretrain.run(settings(flow, tmp_path / "one", steps=20, batch_size=8, optimizer="adamw", validate_every=10))
+        pretrain.run(
+            settings(
+                flow, tmp_path / "one", steps=20, batch_size=8, optimizer=optimizer, sharing=sharing, validate_every=10
+            )
+        )
         == 0
     )
     for name in ("loss", "mlm_loss", "mlm_accuracy", "gradient_norm", "tokens"):
@@ -74,18 +83,32 @@ def test_a_stopped_run_of_two_processes_goes_on(flow: Flow, tmp_path: Path, para
 
 
 def test_a_lost_process_ends_the_run_with_a_checkpoint_to_go_on_from(flow: Flow, tmp_path: Path) -> None:
-    flags = ("--steps", "100000", "--save-every", "100000")
+    """Nothing was saved before; what is saved when rank 1 is gone goes on as if it had never been."""
+    flags = ("--steps", "300", "--save-every", "100000", "--validate-every", "300", "--average", "0.9")
     with torchrun(flow, tmp_path / "run", *flags) as process:
         metrics = tmp_path / "run" / "metrics.jsonl"
         deadline = time.monotonic() + 120
         while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
-            time.sleep(0.1)
+            time.sleep(0.05)
         os.kill(worker(process.pid, rank=1), signal.SIGKILL)
         said, _ = process.communicate(timeout=120)
         assert process.returncode != 0
-    latest = (tmp_path / "run" / "checkpoints" / "latest").read_text()
-    assert latest.startswith("step-"), said
-    assert "start it again with --resume" in said
+    latest = (tmp_path / "run" / "checkpoints" / "latest").read_text().strip()
+    assert f"the run can go on from {latest}: start it again with --resume" in said
+    assert 0 < int(latest.removeprefix("step-")) < 300
+    for run, more in (("run", ["--resume"]), ("whole", [])):
+        with torchrun(flow, tmp_path / run, *flags, *more) as process:
+            said, _ = process.communicate(timeout=300)
+            assert process.returncode == 0, said
+    losses = [[line["loss"] for line in lines_of(tmp_path / run) if "loss" in line] for run in ("whole", "run")]
+    assert losses[1] == losses[0]
+    assert same(tmp_path / "run", tmp_path / "whole")
+
+
+def test_more_processes_than_sequences_are_refused(flow: Flow, tmp_path: Path) -> None:
+    with torchrun(flow, tmp_path / "run", "--steps", "2", "--batch-size", "1") as process:
+        said, _ = process.communicate(timeout=120)
+    assert "1 sequences cannot be shared out over 2 processes; raise --batch-size" in said
 
 
 def wait_for_checkpoint(out: Path, process: subprocess.Popen[str]) -> None:

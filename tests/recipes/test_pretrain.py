@@ -27,6 +27,13 @@ def settings(flow: Flow, out: Path, **changes: Any) -> pretrain.Config:
     return pretrain.Config(out=out, **{"data": flow.shards} | SMALL | changes)
 
 
+def further(flow: Flow, out: Path, model: Path, **changes: Any) -> pretrain.Config:
+    """Go on from a model, without going anywhere."""
+    own = {name: value for name, value in SMALL.items() if name not in ("preset", "layers", "hidden_size")}
+    more = {"data": flow.shards, "model": str(model), "learning_rate": 1e-9, "steps": 2}
+    return pretrain.Config(out=out, **own | more | changes)
+
+
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
@@ -111,7 +118,7 @@ def test_a_batch_decides_the_rate_and_a_line_says_so(
 
 
 def test_training_goes_on_from_a_model(flow: Flow, plain: Path, tmp_path: Path) -> None:
-    assert pretrain.run(settings(flow, tmp_path / "further", model=str(plain), learning_rate=1e-9, steps=1)) == 0
+    assert pretrain.run(further(flow, tmp_path / "further", plain)) == 0
     before, after = weights(plain), weights(tmp_path / "further")
     assert before.keys() == after.keys()
     assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
@@ -122,8 +129,7 @@ def test_training_goes_on_with_a_vocabulary_that_has_grown(flow: Flow, plain: Pa
     tok, shards = tmp_path / "tok", tmp_path / "shards"
     assert litebert("tokenizer", "--import-from", plain, "--add", tmp_path / "words.txt", "--out", tok) == 0
     assert litebert("prepare", "--input", flow.corpus, "--tokenizer", tok, "--out", shards) == 0
-    config = settings(flow, tmp_path / "run", model=str(plain), data=shards, learning_rate=1e-9, steps=1)
-    assert pretrain.run(config) == 0
+    assert pretrain.run(further(flow, tmp_path / "run", plain, data=shards)) == 0
     before, after = load(str(plain)), load(str(tmp_path / "run"))
     assert after.config.vocab_size == before.config.vocab_size + 2
     table = after.encoder.word_embeddings.weight
@@ -133,12 +139,64 @@ def test_training_goes_on_with_a_vocabulary_that_has_grown(flow: Flow, plain: Pa
 
 def test_a_model_with_another_vocabulary_is_refused(flow: Flow, trained_albert: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"its vocabulary is not the shards' .* --tokenizer"):
-        pretrain.run(settings(flow, tmp_path / "run", model=str(trained_albert)))
+        pretrain.run(further(flow, tmp_path / "run", trained_albert))
 
 
 def test_bounds_that_no_file_can_hold_are_refused(flow: Flow, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"bounds=view .* use --bounds project"):
         pretrain.run(settings(flow, tmp_path / "run", bounds="view"))
+
+
+def test_a_model_goes_on_at_its_full_depth(flow: Flow, tmp_path: Path) -> None:
+    """A ramp would have trained a few of its layers, and overwritten the others with copies of them."""
+    assert pretrain.run(settings(flow, tmp_path / "first", sharing="none", steps=2)) == 0
+    assert pretrain.run(further(flow, tmp_path / "then", tmp_path / "first")) == 0
+    assert [line["depth"] for line in lines_of(tmp_path / "then") if "loss" in line] == [4, 4]
+    before, after = weights(tmp_path / "first"), weights(tmp_path / "then")
+    assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
+    with pytest.raises(ConfigError, match=r'--model: not while layers .* add --depth-ramp ""'):
+        pretrain.run(further(flow, tmp_path / "ramp", tmp_path / "first", depth_ramp="1/2:0.5"))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"workers": -1}, "workers=-1 must be 0 or more"),
+        ({"clip_norm": 0.0}, "clip_norm=0.0 must be above 0"),
+        ({"weight_decay": -1.0}, "weight_decay=-1.0 must be 0 or more"),
+        ({"order_weight": float("nan")}, "order_weight=nan must be above 0"),
+        ({"max_ngram": 2}, "max_ngram=2 is for --mask ngram; leave it out"),
+        ({"sentences": "none", "order_weight": 2.0}, "order_weight=2.0 weighs a loss that --sentences none leaves out"),
+        ({"poly_power": 3.0}, "poly_power=3.0 is for --schedule poly"),
+        ({"schedule": "cosine", "decay_share": 0.1}, "decay_share=0.1 is for --schedule wsd"),
+        ({"bound_max": 1.0}, "bound_max=1.0 is for --bounds"),
+        ({"squash_temperature": 2.0}, "squash_temperature=2.0 is for --squash"),
+        ({"model": "somewhere", "layers": None, "hidden_size": None}, "preset=tiny is for a new model"),
+        ({"mask_exclude": ("nowhere",)}, "mask_exclude=nowhere: neither `punctuation` nor a file"),
+        ({"sharing": "none", "unfreeze_steps": 4}, '--unfreeze-steps: not while layers .* add --depth-ramp ""'),
+        ({"parallel": "fsdp"}, "parallel=fsdp with optimizer=muon"),
+        ({"parallel": "fsdp", "optimizer": "adamw", "average": 0.9}, "no --average"),
+    ],
+    ids=str,
+)
+def test_settings_that_make_no_sense_are_refused(
+    flow: Flow, tmp_path: Path, change: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        pretrain.run(settings(flow, tmp_path / "run", **change))
+    assert not (tmp_path / "run").exists()
+
+
+def test_resuming_what_was_never_begun_is_said(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pretrain.run(settings(flow, tmp_path / "run", steps=1, resume=True)) == 0
+    assert "no checkpoint in" in capsys.readouterr().err
+
+
+def test_the_best_by_validation_is_kept(plain: Path) -> None:
+    losses = {line["step"]: line["validation_loss"] for line in lines_of(plain) if "validation_loss" in line}
+    at_full_depth = {step: loss for step, loss in losses.items() if step > 5}
+    best = min(at_full_depth, key=lambda step: at_full_depth[step])
+    assert (plain / "checkpoints" / "best").read_text().strip() == f"step-{best:08d}"
 
 
 @pytest.mark.parametrize(

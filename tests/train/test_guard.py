@@ -10,13 +10,14 @@ from torch import nn
 
 from litebert.errors import ConfigError
 from litebert.train.guard import Guard, Plateau
+from litebert.train.weights import Average
 
 
 def guarded(**settings: int) -> tuple[nn.Linear, torch.optim.Optimizer, Guard]:
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    return model, optimizer, Guard(model, optimizer, **settings)
+    return model, optimizer, Guard({"model": model, "optimizer": optimizer}, **settings)
 
 
 def step(model: nn.Linear, optimizer: torch.optim.Optimizer) -> None:
@@ -40,6 +41,20 @@ def test_going_back_restores_weights_and_the_optimizer_to_the_bit() -> None:
     assert guard.go_back(6, "loss nan") == 4
     assert torch.equal(model.weight, expected[0])
     assert guard.skipped == [5, 6]
+
+
+def test_an_average_goes_back_with_the_weights_it_is_of() -> None:
+    model, optimizer, _ = guarded()
+    average = Average(model, 0.5)
+    guard = Guard({"model": model, "optimizer": optimizer, "average": average})
+    guard.remember(0)
+    before = {name: value.clone() for name, value in average.weights.items()}
+    step(model, optimizer)
+    average.update(1)
+    assert not torch.equal(average.weights["weight"], before["weight"])
+    guard.go_back(1, "loss nan")
+    assert all(torch.equal(average.weights[name], before[name]) for name in before)
+    assert guard.done == 0
 
 
 @pytest.mark.parametrize(
@@ -91,7 +106,7 @@ def test_too_many_bad_steps_close_together_end_the_run() -> None:
 
 
 def told(losses: list[float], steps: int = 200) -> list[str]:
-    plateau = Plateau(unigram=7.0, steps=steps)
+    plateau = Plateau(unigram=7.0, steps=steps, remedy="try a higher --learning-rate")
     return [advice for loss in losses if (advice := plateau.notice(loss))]
 
 
@@ -99,9 +114,17 @@ def test_a_loss_that_stays_near_the_unigram_loss_is_called_stuck_once_with_a_rem
     advice = told([6.2] * 200)
     assert len(advice) == 1
     assert "stays at 6.20, where word frequencies alone give 7.00" in advice[0]
-    assert "--depth-ramp" in advice[0]
+    assert "try a higher --learning-rate" in advice[0]
 
 
 def test_a_loss_that_falls_or_has_fallen_is_not_called_stuck() -> None:
     assert told([9.0 - number * 0.02 for number in range(200)]) == []
     assert told([3.0] * 200) == []
+
+
+def test_a_model_that_has_just_changed_is_given_time() -> None:
+    plateau = Plateau(unigram=7.0, steps=200, remedy="")
+    for number in range(200):
+        if number % 30 == 0:
+            plateau.start_anew()
+        assert plateau.notice(6.2) is None

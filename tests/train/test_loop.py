@@ -225,7 +225,20 @@ def test_a_signal_in_the_last_step_changes_nothing() -> None:
     assert train(model, model.loss, batch, sgd(model), lambda step: 0.1, steps=1)
 
 
-def test_a_second_signal_stops_at_once() -> None:
+def test_a_second_sigterm_changes_nothing() -> None:
+    """A scheduler and a launcher each send one; what was learned must still be saved."""
+    model, heard = Slope(), list[Step]()
+
+    def batch(step: int) -> list[float]:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        return [1.0]
+
+    assert not train(model, model.loss, batch, sgd(model), lambda step: 0.1, steps=9, hooks=[heard.append])
+    assert [step.stopping for step in heard] == [True]
+
+
+def test_a_second_ctrl_c_stops_at_once() -> None:
     model, heard = Slope(), list[Step]()
 
     def batch(step: int) -> list[float]:

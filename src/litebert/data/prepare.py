@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -79,6 +80,12 @@ class Corpus:
         """Name, size and time of every file, by which a change is noticed."""
         return [[str(path), *_state_of(path)] for path in self.own_files]
 
+    @cached_property
+    def _digest(self) -> str:
+        """Of the names and sizes of all files; folders may differ from machine to machine."""
+        names = "\n".join(f"{path.name} {path.stat().st_size}" for path in self.files)
+        return hashlib.sha256(names.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
     @property
     def settings(self) -> dict[str, Any]:
         """What the index keeps."""
@@ -87,6 +94,7 @@ class Corpus:
         del values["files"], values["shard_tokens"]
         return values | {
             "part": "{}/{}".format(*self.part),
+            "corpus": self._digest,  # of all files, so that parts of different corpora are not merged
             "dictionary": hashlib.sha256(words.encode()).hexdigest() if words else None,
         }
 
@@ -268,17 +276,20 @@ class Journal:
         missing = [name for name in self.writer.sha256 if not (self.writer.folder / name).is_file()]
         if missing:
             raise ConfigError(f"{self.path.parent}: {missing[0]} is gone; delete the folder and start again")
-        known = np.fromfile(hashes, "<u8", count=state["hashes"])
-        known.tofile(hashes)
-        return Seen(known)
+        size = 8 * state["hashes"]
+        if not hashes.is_file() or hashes.stat().st_size < size:
+            raise ConfigError(f"{hashes}: shorter than the journal says; delete the folder and start again")
+        os.truncate(hashes, size)
+        return Seen(np.fromfile(hashes, "<u8"))
 
     def _refuse_other(self, settings: dict[str, Any]) -> None:
         for name, value in self._decisive.items():
             if settings.get(name) != value:
                 was, now = settings.get(name), value
-                change = "" if name == "inputs" else f" (was {was}, now {now})"
+                files = name in ("inputs", "corpus")
+                change = "inputs" if files else f"{name} (was {was}, now {now})"
                 raise ConfigError(
-                    f"{self.path.parent} holds an unfinished run with other {name}{change}; "
+                    f"{self.path.parent} holds an unfinished run with other {change}; "
                     "repeat the earlier command to continue it, choose another --out, or delete the folder"
                 )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from litebert.data.prefetch import Prefetch
 from litebert.data.pretraining import PretrainingBatch
 from litebert.errors import CheckpointError, ConfigError
 from litebert.predict import Model
-from litebert.recipes._pretraining_parts import Parts
+from litebert.recipes._pretraining_parts import DEPTH_RAMP, Parts
 from litebert.recipes._shared import write_run
 from litebert.tasks import Mask
 from litebert.tasks.pretraining import flops_per_token, stack_layers
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from litebert.recipes.pretrain import Config
 
 Piece = tuple[PretrainingBatch, int, int, Tensor, Tensor]
+"""A micro-batch, its passes, its longest sequence, its counts and those of the whole step."""
 
 
 def pretrain(config: Config, console: Console, ranks: Ranks, device: torch.device) -> bool:
@@ -49,6 +49,10 @@ def pretrain(config: Config, console: Console, ranks: Ranks, device: torch.devic
         stateful["average"] = run.parts.average
     with Checkpoints(config.out / "checkpoints", stateful, writes=run.leads) as checkpoints:
         start = checkpoints.load_latest(run.parts.decisive) if config.resume else 0
+        if not run.ranks.agree(start):
+            raise CheckpointError(
+                f"{config.out}: the processes found different checkpoints there; all machines must see the same --out"
+            )
         finished = run(checkpoints, start)
     if finished:
         run.finish(stateful["model"])
@@ -63,8 +67,12 @@ class Run:
         self.parts = Parts(config, ranks, device)
         self.ranks = self.parts.ranks
         self.leads = ranks.rank == 0
-        self.guard = Guard(self.parts.albert, self.parts.optimizer)
-        self.plateau = Plateau(self.parts.unigram, config.steps)
+        parts: dict[str, Any] = {"model": self.parts.albert, "optimizer": self.parts.optimizer}
+        self.guard = Guard(parts | ({"average": self.parts.average} if self.parts.average is not None else {}))
+        ramp = "" if self.parts.depth_ramp.stages else f' or a ramp of depth (--depth-ramp "{DEPTH_RAMP}")'
+        self.plateau = Plateau(
+            self.parts.unigram, config.steps, f"try a higher --learning-rate, more --steps{ramp}, in another --out"
+        )
         self.saving = SaveEvery.parse(config.save_every, self.parts.epoch_steps)
         self.pieces = self.parts.pieces
         """Micro-batches per step and rank; more when memory runs out."""
@@ -72,16 +80,16 @@ class Run:
         self.log: RunLog | None = None
         self.depth = 0
         """Passes of the step under way."""
-        self.asked = False
-        """Does it have pairs of segments?"""
         self.score: float | None = None
-        """Of the validation after the last step, if there was one."""
+        """Of the validation after the last step, if it was the best so far."""
+        self.best = math.inf
         self.done = 0
 
     def __call__(self, checkpoints: Checkpoints, start: int) -> bool:
         self.checkpoints, self.done = checkpoints, start
         if start:
             self.guard.restore(checkpoints.state["guard"])
+            self.best = checkpoints.state["best"] or math.inf
         if self.leads:
             write_run(self.config.out, "pretrain", self.config)
             for line in self.parts.introduction(start):
@@ -96,7 +104,8 @@ class Run:
             except RuntimeError as error:
                 if self.ranks.world == 1:
                     raise
-                raise self._rank_lost(error) from error
+                # of all errors here the usual one is that another process is gone
+                raise CheckpointError(f"{str(error).splitlines()[0]}; {self._rescue()}") from error
             finally:
                 self.prefetch.close()
 
@@ -135,48 +144,58 @@ class Run:
 
     # what the loop asks for
 
-    def _make_batches(self, step: int) -> list[PretrainingBatch]:
-        """This rank's micro-batches of a step; threads call it."""
-        shares = self.ranks.world * self.pieces
-        mine = range(self.ranks.rank * self.pieces, (self.ranks.rank + 1) * self.pieces)
-        batches = [self.parts.data.batch(step, share, shares) for share in mine]
-        return [batch.pinned() for batch in batches] if self.device.type == "cuda" else batches
+    def _make_batches(self, step: int) -> list[tuple[PretrainingBatch, Tensor]]:
+        """This rank's micro-batches of a step and what they count; threads call it."""
+        pieces = self._pieces_at(step)
+        mine = range(self.ranks.rank * pieces, (self.ranks.rank + 1) * pieces)
+        batches = [self.parts.data.batch(step, share, self.ranks.world * pieces) for share in mine]
+        made = [(batch, torch.tensor(_counts(batch))) for batch in batches]
+        return [(batch.pinned(), counts.pin_memory()) for batch, counts in made] if self.device.type == "cuda" else made
+
+    def _pieces_at(self, step: int) -> int:
+        """Micro-batches per rank: none of them empty, also where a ramp makes the batch small."""
+        return max(1, min(self.pieces, self.parts.data.stage(step).batch_size // self.ranks.world))
 
     def _batches(self, step: int) -> list[Piece]:
         parts = self.parts
         if parts.strategies.unfreeze_steps:
             parts.albert.encoder.weight_at = weight_at(parts.strategies, parts.albert.encoder.depths_of, step)
             unfreeze(parts.optimizer, step)
-        batches = self.prefetch(step)
-        depth, length = parts.depth_at(step), parts.data.stage(step).length
-        self.depth = depth
-        counts = _counts(batches)
-        self.asked = counts[1] > 0
-        masked, paired = self.ranks.total(torch.tensor(counts, device=self.device)).clamp(min=1)
-        return [(batch.to(self.device), depth, length, masked, paired) for batch in batches]
+        made = self.prefetch(step)
+        self.depth, length = parts.depth_at(step), parts.data.stage(step).length
+        counts = [counted.to(self.device, non_blocking=True) for _, counted in made]
+        totals = self.ranks.total(torch.stack(counts).sum(dim=0)).clamp(min=1)
+        return [
+            (batch.to(self.device), self.depth, length, own, totals)
+            for (batch, _), own in zip(made, counts, strict=True)
+        ]
 
     def _measure(
-        self, batch: PretrainingBatch, depth: int, longest: int, masked: Tensor, paired: Tensor
+        self, batch: PretrainingBatch, depth: int, longest: int, counts: Tensor, totals: Tensor
     ) -> dict[str, Tensor]:
+        """Figures that add up over micro-batches and ranks. `counts` are this batch's, `totals` the whole step's."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.parts.precision == "bf16"):
-            measured: dict[str, Tensor] = self.parts.call(batch, depth, longest, masked, paired)
-        # also sums over micro-batches and ranks
-        tokens = masked.new_tensor([len(batch.input_ids), batch.padding])
-        return measured | {"tokens": tokens[0] - tokens[1], "padding": tokens[1]}
+            measured: dict[str, Tensor] = self.parts.call(batch, depth, longest, totals[0], totals[1])
+        return measured | dict(zip(("masked", "paired", "tokens", "padding"), counts, strict=True))
 
     def _halve(self) -> bool:
         """Out of memory: take half as many sequences at once, and the same number in all."""
-        rows = self.config.batch_size // self.pieces
+        rows = self._rows()
         if rows < 2 or self.ranks.world > 1:  # the other ranks are already waiting for this step's gradients
             return False
         self.pieces *= 2
         self.prefetch.forget()
         torch.cuda.empty_cache()
         self._say(
-            f"out of memory with {rows} sequences at once: going on with {rows // 2}, still {self.config.batch_size} "
-            f"per step (--micro-batch {rows // 2} begins like that)"
+            f"out of memory with {rows} sequences at once: going on with {rows // 2}, as many per step as before "
+            f"(--micro-batch {rows // 2} begins like that)"
         )
         return True
+
+    def _rows(self) -> int:
+        """Sequences at once."""
+        step = self.done
+        return self.parts.data.stage(step).batch_size // (self.ranks.world * self._pieces_at(step))
 
     # what happens after a step
 
@@ -186,8 +205,9 @@ class Run:
         figures = step.metrics
         figures["depth"] = self.depth
         figures["padding"] /= figures["tokens"] + figures["padding"]
-        if not self.asked:
+        if not figures.pop("paired"):
             figures.pop("order_accuracy")
+        figures.pop("masked")
         peak = peak_flops(self.device, self.parts.precision)
         if peak is not None:
             length = self.parts.data.stage(step.done - 1).length
@@ -204,6 +224,7 @@ class Run:
             if after != before:
                 stack_layers(self.parts.albert, self.parts.optimizer, before, after)
                 self.guard.expect_jump()
+                self.plateau.start_anew()
                 if self.parts.average is not None:
                     self.parts.average.restart()
                 self._say(f"step {step.done}: from {before} to {after} passes")
@@ -213,30 +234,35 @@ class Run:
         every = self.config.validate_every or max(1, step.total // 20)
         if self.parts.held_out is None or (step.done % every and step.done != step.total):
             return
-        figures = self._validation(self.parts.depth_at(min(step.done, step.total - 1)))
-        self.score = figures["loss"]
+        depth = self.parts.depth_at(min(step.done, step.total - 1))
+        figures = self._validation(depth)
+        if depth == self.parts.shape.num_hidden_layers and figures["loss"] < self.best:
+            self.score = self.best = figures["loss"]
         if self.log is not None:
             self.log.validation(step.done, figures)
 
     @torch.no_grad()
     def _validation(self, depth: int) -> dict[str, float]:
         """Figures on held-out documents: the same sequences and masks every time, with the averaged weights if any."""
-        parts, one = self.parts, torch.ones((), device=self.device)
+        parts, ones = self.parts, torch.ones(4, device=self.device)
         assert parts.held_out is not None
         total: dict[str, Tensor] = {}
         parts.objective.eval()
         with parts.average.applied() if parts.average is not None else nullcontext():
             for number in range(parts.validation_batches):
                 batch = parts.held_out.batch(number, self.ranks.rank, self.ranks.world)
-                sums = self._measure(batch.to(self.device), depth, self.config.length, one, one)
-                masked, paired = _counts([batch])
-                sums |= {"masked": one * masked, "paired": one * paired}
+                counts = torch.tensor(_counts(batch), device=self.device)
+                sums = self._measure(batch.to(self.device), depth, self.config.length, counts, ones)
                 total = {name: total.get(name, 0.0) + value for name, value in sums.items()}
         parts.objective.train()
         figures = self.ranks.total(torch.stack([value.float() for value in total.values()])).tolist()
         found = dict(zip(total, figures, strict=True))
         loss = found["mlm_loss"] / found["masked"]
-        shares = {"loss": loss, "perplexity": math.exp(loss), "mlm_accuracy": found["mlm_accuracy"] / found["masked"]}
+        shares = {
+            "loss": loss,
+            "perplexity": math.exp(min(loss, 700.0)),
+            "mlm_accuracy": found["mlm_accuracy"] / found["masked"],
+        }
         if found["paired"]:
             shares["order_accuracy"] = found["order_accuracy"] / found["paired"]
         return shares
@@ -247,38 +273,48 @@ class Run:
 
     def _save(self, step: Step) -> None:
         self.done = step.done
-        if self.ranks.any(step.stopping or self.saving.due(step.done)):
+        if step.stopping or self.score is not None or self._due(step.done):
             if self.log is not None:
                 self.log.flush()
             self._checkpoint()
 
+    def _due(self, done: int) -> bool:
+        """Steps are the same for all ranks; of time the first one decides, and to ask it costs an exchange."""
+        if self.saving.steps or self.ranks.world == 1:
+            return self.saving.due(done)
+        return done % 10 == 0 and self.ranks.any(self.leads and self.saving.due(done))
+
     def _checkpoint(self) -> None:
-        self.checkpoints.save(self.done, self.parts.decisive, state={"guard": self.guard.state()}, score=self.score)
+        best = self.best if math.isfinite(self.best) else None
+        state = {"guard": self.guard.state(), "best": best}
+        self.checkpoints.save(self.done, self.parts.decisive, state=state, score=self.score)
 
     def _say(self, text: str) -> None:
         if self.log is not None:
             self.log.say(text)
 
     def _memory_full(self) -> ConfigError:
-        rows = self.config.batch_size // (self.ranks.world * self.pieces)
-        smaller = f"--micro-batch {rows // 2}" if rows > 1 else "--gradient-checkpointing or a shorter --length"
-        return ConfigError(f"out of memory with {rows} sequences at once; start it again with {smaller}")
+        rows = self._rows()
+        smaller = f"--micro-batch {rows // 2}" if rows > 1 else "--gradient-checkpointing"
+        return ConfigError(f"out of memory with {rows} sequences at once; {self._rescue()} and {smaller}")
 
-    def _rank_lost(self, error: BaseException) -> CheckpointError:
-        """Another process is gone. Nobody has updated since the last step, so this one can still save it."""
-        if self.leads and self.config.parallel == "ddp":
+    def _rescue(self) -> str:
+        """Save what an error has left whole, and say how to go on.
+
+        Before the update of a step the weights are those of the step before, and its hooks have all run.
+        """
+        if self.leads and self.config.parallel == "ddp" and self.done and self.guard.done == self.done:
             self._checkpoint()
             self.checkpoints.wait()
-        return CheckpointError(
-            f"another process of this run ended ({str(error).splitlines()[0]}); "
-            f"it can go on after step {self.done}: start it again with --resume"
-        )
+        latest = self.config.out / "checkpoints" / "latest"
+        where = latest.read_text().strip() if latest.is_file() else "the beginning"
+        return f"the run can go on from {where}: start it again with --resume"
 
 
-def _counts(batches: Iterable[PretrainingBatch]) -> list[float]:
-    """Hidden tokens and pairs of segments."""
-    batches = list(batches)
-    return [float(sum(len(b.labels) for b in batches)), float(sum(len(b.first) for b in batches))]
+def _counts(batch: PretrainingBatch) -> list[float]:
+    """Hidden tokens, pairs of segments, tokens, padding."""
+    tokens = len(batch.input_ids) - batch.padding
+    return [float(count) for count in (len(batch.labels), len(batch.first), tokens, batch.padding)]
 
 
 @dataclass

@@ -37,8 +37,9 @@ RATES = {"adamw": 0.00176, "lamb": 0.00176, "muon": 0.005}
 TOKENS_AT_ONCE = {"cuda": 1 << 18, "cpu": 1 << 13}
 """Of a micro-batch, unless the user says otherwise."""
 VALIDATION_ROWS_AT_ONCE = 64
+DEPTH_RAMP = "1/4:0.6,1/2:0.8"
 FREE = ("data", "out", "device", "micro_batch", "compile", "workers", "validate_every", "validation_rows", "save_every",
-        "resume")  # fmt: skip
+        "gradient_checkpointing", "resume")  # fmt: skip
 """Settings that a resumed run may change: they do not decide what is learned."""
 
 
@@ -46,12 +47,14 @@ class Parts:
     """Data, model and optimizer of a run."""
 
     def __init__(self, config: Config, ranks: Ranks, device: torch.device) -> None:
-        check_parallel(config.parallel, config.optimizer, config.precision)
+        check_parallel(config.parallel, config.optimizer, config.precision, config.average)
         self.config, self.device = config, device
         self.shards = Shards(config.data)
-        self.shards.verify()
-        self._make_data()
+        if ranks.rank == 0:
+            self.shards.verify()
+        self._make_data(ranks)
         self._make_model()
+        self._refuse_layers_out()
         self.call, self.ranks = distribute(self.objective, ranks, config.parallel, unused=self._leaves_layers_out())
         self._make_optimizer()
         most = config.micro_batch or max(1, TOKENS_AT_ONCE[device.type] // config.length)
@@ -93,7 +96,7 @@ class Parts:
         """One of the same shape, on the CPU."""
         return Albert(self.shape, pretraining_heads(self.shape))
 
-    def _make_data(self) -> None:
+    def _make_data(self, ranks: Ranks) -> None:
         config, tokenizer = self.config, self.shards.tokenizer
         settings: dict[str, Any] = {
             "masking": Masking(config.mask, config.mask_rate, config.max_ngram, config.mask_share, config.random_share),
@@ -102,15 +105,23 @@ class Parts:
             "exclude": _excluded(config.mask_exclude, tokenizer),
         }
         self.data = PretrainingData(self.shards.training, tokenizer, _stages(config), seed=config.seed, **settings)
-        rows = min(config.validation_rows, VALIDATION_ROWS_AT_ONCE)
-        self.validation_batches = config.validation_rows // rows
+        self.validation_batches = -(-config.validation_rows // VALIDATION_ROWS_AT_ONCE)
+        rows = -(-config.validation_rows // self.validation_batches)
+        fewest = min(rows, *(stage.batch_size for stage in self.data.stages))
+        if fewest < ranks.world:
+            raise ConfigError(
+                f"{fewest} sequences cannot be shared out over {ranks.world} processes; raise --batch-size, "
+                "the shares of --batch-ramp or --validation-rows, or start fewer processes"
+            )
         self.held_out = None
         if self.shards.held_out.tokens >= 2:
             self.held_out = PretrainingData(
                 self.shards.held_out, tokenizer, [Stage(0, rows, config.length)], seed=1, **settings
             )
         self.unigram = unigram_entropy(self.shards.training.ids)
-        self.depth_ramp = Ramp.parse(config.depth_ramp, "depth_ramp")
+        # A trained model knows how to use its depth: a ramp would make it forget.
+        ramp = ("" if config.model else DEPTH_RAMP) if config.depth_ramp is None else config.depth_ramp
+        self.depth_ramp = Ramp.parse(ramp, "depth_ramp")
 
     def _make_model(self) -> None:
         config, tokenizer = self.config, self.shards.tokenizer
@@ -168,7 +179,26 @@ class Parts:
 
     def _leaves_layers_out(self) -> bool:
         """Does a shallow step leave parameters without a gradient?"""
-        return self.shape.sharing != "all" or self.shape.num_hidden_groups > 1
+        several = self.shape.sharing != "all" or self.shape.num_hidden_groups > 1
+        return several and bool(self.depth_ramp.stages)
+
+    def _refuse_layers_out(self) -> None:
+        """What cannot be had while some layers are not there yet."""
+        config = self.config
+        if not self._leaves_layers_out():
+            return
+        refused = {
+            "--model": config.model is not None,  # its upper layers would be overwritten by copies of the lower ones
+            "--parallel fsdp": config.parallel == "fsdp",
+            "--layer-decay-rate": config.layer_decay_rate != 1,
+            "--depth-factors": bool(config.depth_factors),
+            "--unfreeze-steps": config.unfreeze_steps > 0,
+        }
+        if any(refused.values()):
+            names = ", ".join(name for name, given in refused.items() if given)
+            raise ConfigError(
+                f'{names}: not while layers that are not shared are stacked one after the other; add --depth-ramp ""'
+            )
 
 
 def _stages(config: Config) -> list[Stage]:
@@ -186,7 +216,8 @@ def _shape(config: Config, tokenizer: Tokenizer) -> AlbertConfig:
     if config.layers is not None:
         changes["num_hidden_layers"] = config.layers
     if config.hidden_size is not None:
-        heads = max(1, config.hidden_size // 64)
+        wanted = max(1, config.hidden_size // 64)
+        heads = next(number for number in range(wanted, 0, -1) if config.hidden_size % number == 0)
         changes |= {"hidden_size": config.hidden_size, "num_attention_heads": heads}
         changes["intermediate_size"] = 4 * config.hidden_size
     return preset(config.preset, **changes)
@@ -213,6 +244,9 @@ def _excluded(names: Sequence[str], tokenizer: Tokenizer) -> np.ndarray | None:
     """(V,) True for tokens that are never hidden: punctuation, and the words of the files named."""
     if not names:
         return None
+    absent = [name for name in names if name != "punctuation" and not Path(name).is_file()]
+    if absent:
+        raise ConfigError(f"mask_exclude={absent[0]}: neither `punctuation` nor a file with one word per line")
     words = {line.strip() for name in names if name != "punctuation" for line in read_lines([Path(name)])}
     pieces = {tuple(encoding.ids[1:-1]) for encoding in tokenizer.encode(sorted(words))} if words else set()
     whole = {ids[0] for ids in pieces if len(ids) == 1}

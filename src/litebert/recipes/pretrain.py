@@ -8,16 +8,20 @@ Examples:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
+from litebert.errors import ConfigError
 from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, refuse_overwrite
 from litebert.train.settings import OptimizerName, Parallel, Precision, ScheduleName, Strategies
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Strategies):
+class Run:
+    """The settings of every run; `Config` adds the strategies, which few runs need, behind them."""
+
     data: Path
     """Folder that `litebert prepare` wrote."""
     out: Path
@@ -45,13 +49,11 @@ class Config(Strategies):
     """Begin with smaller batches: "1/4:0.1,1/2:0.3" is a quarter until a tenth of the steps, then half until 0.3."""
     length_ramp: str = ""
     """Begin with shorter sequences, written in the same way."""
-    depth_ramp: str = "1/4:0.6,1/2:0.8"
-    """Begin with fewer layers, written in the same way. Without it ("") a deep model knows only how frequent words are
-    for hundreds of millions of tokens."""
+    depth_ramp: str | None = None
+    """Begin with fewer layers, written in the same way; by default 1/4:0.6,1/2:0.8 for a new model, "" for --model."""
 
     mask: Literal["token", "word", "ngram", "span"] = "token"
-    """Hide single tokens, whole words, runs of up to --max-ngram words (of n with a chance ∝ 1/n), or longer spans.
-    Words are as `prepare` saw them."""
+    """Hide single tokens, whole words, runs of up to --max-ngram words, or longer spans."""
     mask_rate: float = 0.2
     """Share of the tokens to hide, up to 0.8."""
     max_ngram: int = 3
@@ -92,8 +94,7 @@ class Config(Strategies):
     dropout: float = 0.0
     """Of hidden states and attention in a new model; ALBERT v2 has none."""
     precision: Precision = "auto"
-    """bf16 mixes bfloat16 with float32 weights, bf16-pure computes in bfloat16 and keeps float32 masters; auto is
-    bf16 on a GPU and fp32 on a CPU."""
+    """bf16 has float32 weights, bf16-pure float32 masters beside its own; auto: bf16 on a GPU, fp32 on a CPU."""
     gradient_checkpointing: bool = False
     """Recompute instead of remembering: less memory, a third more time."""
     compile: bool | None = None
@@ -116,11 +117,44 @@ class Config(Strategies):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Strategies, Run):
+    """All settings. Those of `Run` come first, as dataclasses count from the last base."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         counts = ("layers", "hidden_size", "micro_batch", "validate_every")
         given = [name for name in counts if getattr(self, name) is not None]
         check_numbers(self, "steps", "batch_size", "length", "validation_rows", *given)
+        for name in ("clip_norm", "order_weight"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name}={getattr(self, name)} must be above 0")
+        for name in ("weight_decay", "workers"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name}={getattr(self, name)} must be 0 or more")
+        self._refuse_idle()
+
+    def _refuse_idle(self) -> None:
+        """A setting that nothing would read is a mistake."""
+        needs = {
+            ("preset", "layers", "hidden_size", "sharing", "dropout"): (
+                self.model is None,
+                "is for a new model; --model has its own",
+            ),
+            ("max_ngram",): (self.mask == "ngram", "is for --mask ngram"),
+            ("order_weight",): (self.sentences != "none", "weighs a loss that --sentences none leaves out"),
+            ("poly_power",): (self.schedule == "poly", "is for --schedule poly"),
+            ("decay_share",): (self.schedule == "wsd", "is for --schedule wsd"),
+            ("bound_max",): (self.bounds != "none", "is for --bounds"),
+            ("squash_temperature",): (self.squash != "none", "is for --squash"),
+        }
+        defaults = {field.name: field.default for field in fields(self)}
+        for names, (read, why) in needs.items():
+            for name in names:
+                value = getattr(self, name)
+                if not read and value != defaults[name]:
+                    raise ConfigError(f"{name}={value} {why}; leave it out")
 
 
 def run(config: Config) -> int:
@@ -132,6 +166,8 @@ def run(config: Config) -> int:
     refuse_overwrite(config.out / "config.json", "a finished model")
     if not config.resume:
         refuse_overwrite(config.out / "checkpoints" / "latest", "an unfinished run, which --resume continues")
+    elif not (config.out / "checkpoints" / "latest").exists():
+        console.print(f"no checkpoint in {config.out}: starting from the first step", highlight=False, markup=False)
     with started_ranks(config.device) as (ranks, device):
         if ranks.rank:
             console.quiet = True

@@ -35,7 +35,13 @@ def started_ranks(device: Literal["auto", "cpu", "cuda"]) -> Iterator[tuple[Rank
         yield ALONE, place
         return
     if place.type == "cuda":
-        place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        if local >= torch.cuda.device_count():
+            raise ConfigError(
+                f"process {local + 1} of this machine has no GPU: there are {torch.cuda.device_count()}; "
+                f"start as many with torchrun --nproc-per-node {torch.cuda.device_count()}"
+            )
+        place = torch.device("cuda", local)
         torch.cuda.set_device(place)
     dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
     try:
@@ -49,8 +55,8 @@ def distribute(module: nn.Module, ranks: Ranks, parallel: Parallel, unused: bool
     if ranks.world == 1:
         return module, ranks
     if parallel == "fsdp":
-        # One group for the whole model: its layer runs many times per step and is small beside what it computes, so
-        # it is gathered once per step and its optimizer state, the larger part, is what is spread out.
+        # One group for the whole model: its layer runs many times per forward and is small beside what it computes,
+        # so it is gathered once, and the optimizer's state, the larger part, is what is spread out.
         fully_shard(module)
         return module, Ranks(ranks.rank, ranks.world, lambda: _unsynchronised(module))
     wrapped = DistributedDataParallel(module, find_unused_parameters=unused)
@@ -93,10 +99,11 @@ class WholeOptimizer:
         set_optimizer_state_dict(self.model, self.optimizer, state, options=StateDictOptions(full_state_dict=True))
 
 
-def check_parallel(parallel: Parallel, optimizer: str, precision: str) -> None:
-    """LAMB and Muon look at whole matrices, and masters at whole parameters: no rank has them under FSDP."""
-    if parallel == "fsdp" and (optimizer != "adamw" or precision == "bf16-pure"):
+def check_parallel(parallel: Parallel, optimizer: str, precision: str, average: float) -> None:
+    """LAMB and Muon look at whole matrices, masters and averages at whole parameters: no rank has them under FSDP."""
+    if parallel == "fsdp" and (optimizer != "adamw" or precision == "bf16-pure" or average):
         raise ConfigError(
-            f"parallel=fsdp with optimizer={optimizer} and precision={precision}: it spreads every matrix over the "
-            "ranks, so use --optimizer adamw with --precision bf16 or fp32; or --parallel ddp"
+            f"parallel=fsdp with optimizer={optimizer}, precision={precision} and average={average}: it spreads every "
+            "matrix over the ranks, so use --optimizer adamw with --precision bf16 or fp32 and no --average; "
+            "or --parallel ddp"
         )

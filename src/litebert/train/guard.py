@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
 from litebert.errors import ConfigError
+from litebert.train.checkpointing import Stateful
 
 SPIKE = 2.0  # nats over the running mean; deepening a model costs about one
 MEMORY = 0.98  # of the running mean
@@ -17,13 +16,14 @@ WINDOW = 200  # steps within which `retries` bad ones are too many
 
 
 class Guard:
-    """Watches the loss; holds the last good weights and optimizer state in memory."""
+    """Watches the loss; holds the last good state of everything that training changes in memory."""
 
-    def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, *, every: int = 100, retries: int = 5
-    ) -> None:
-        self.model, self.optimizer, self.every, self.retries = model, optimizer, every, retries
+    def __init__(self, parts: Mapping[str, Stateful], *, every: int = 100, retries: int = 5) -> None:
+        """`parts`: the model, its optimizer, an average of its weights."""
+        self.parts, self.every, self.retries = dict(parts), every, retries
         self.skipped: list[int] = []
+        self.done: int | None = None
+        """Steps whose update is in the weights; None while one is being made."""
         self._mean: float | None = None
         self._step = -1
         self._held: Any = None
@@ -43,7 +43,8 @@ class Guard:
         """Before step `step`: keep a copy of everything, now and then."""
         if self._held is None or (step % self.every == 0 and step != self._step):
             self._step = step
-            self._held = (_copied(self.model.state_dict()), copy.deepcopy(self.optimizer.state_dict()), self._mean)
+            states = {name: copy.deepcopy(part.state_dict()) for name, part in self.parts.items()}
+            self._held = (states, self._mean)
 
     def problem(self, loss: float, gradient_norm: float) -> str | None:
         """What is wrong with this step, or None; a good one enters the running mean."""
@@ -65,25 +66,26 @@ class Guard:
                 "the run does not recover: start it again with a lower --learning-rate, in another --out"
             )
         self.skipped.append(step)
-        weights, optimizer_state, self._mean = self._held
-        self.model.load_state_dict(weights)
-        self.optimizer.load_state_dict(copy.deepcopy(optimizer_state))
+        states, self._mean = self._held
+        for name, part in self.parts.items():
+            part.load_state_dict(copy.deepcopy(states[name]))
+        self.done = self._step
         return self._step
-
-
-def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in state.items()}
 
 
 class Plateau:
     """Notices that a model has stopped learning while it still knows little more than how frequent words are."""
 
-    def __init__(self, unigram: float, steps: int) -> None:
+    def __init__(self, unigram: float, steps: int, remedy: str) -> None:
         """`unigram` is the loss of a model that knows just that."""
-        self.unigram, self.window = unigram, max(20, steps // 10)
+        self.unigram, self.window, self.remedy = unigram, max(20, steps // 10), remedy
         self._sums = [0.0, 0.0]
         self._seen = 0
         self._said = False
+
+    def start_anew(self) -> None:
+        """The model is another one now: compare from here on."""
+        self._sums, self._seen = [0.0, 0.0], 0
 
     def notice(self, loss: float) -> str | None:
         """Hear the loss of every step; the advice, once, when two windows in a row were the same."""
@@ -99,6 +101,5 @@ class Plateau:
         self._said = True
         return (
             f"stuck: the loss on masked tokens stays at {now:.2f}, where word frequencies alone give "
-            f'{self.unigram:.2f}. Begin with fewer passes (--depth-ramp "1/4:0.6,1/2:0.8"), take a higher '
-            "--learning-rate or more --steps"
+            f"{self.unigram:.2f}; {self.remedy}"
         )

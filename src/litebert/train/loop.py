@@ -65,7 +65,7 @@ def train(
     When memory runs out `on_full_memory` may make the micro-batches smaller (and say True): the step is tried again.
     """
     model.train()
-    guard = guard or Guard(model, optimizer)
+    guard = guard or Guard({"model": model, "optimizer": optimizer})
     parameters = [p for p in model.parameters() if p.requires_grad]
     with stop_on_signal() as stop:
         step = start
@@ -84,7 +84,9 @@ def train(
                         raise
                     continue
                 norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
-                metrics = _read(measured, norm, ranks)  # the one place where the host waits for the device
+                # Here the host waits for the device. A request to stop that comes later waits for the next step, so
+                # that all ranks stop at the same one and the hooks hear of it and can save.
+                metrics, asked = _read(measured, norm, stop.asked, ranks)
                 if problem := guard.problem(metrics["loss"], metrics["gradient_norm"]):
                     back = guard.go_back(step, problem)
                     on_trouble(f"step {step + 1}: {problem}; went back to step {back} and leave this batch out")
@@ -93,14 +95,16 @@ def train(
                 factor = 1.0 if attenuate is None else attenuate(metrics["gradient_norm"])
                 for group in optimizer.param_groups:
                     group["lr"] = learning_rate * factor * group.get("scale", 1.0)
+                guard.done = None
                 optimizer.step()
+            else:
+                asked = ranks.any(stop.asked)
             step += 1
-            # read once: a request that comes while the hooks run waits for the next step to save
-            stopping = ranks.any(stop.asked)
-            report = Step(step, steps, metrics, learning_rate, time.perf_counter() - began, step == steps or stopping)
+            guard.done = step
+            report = Step(step, steps, metrics, learning_rate, time.perf_counter() - began, step == steps or asked)
             for hook in hooks:
                 hook(report)
-            if stopping and step < steps:
+            if asked and step < steps:
                 return False
     return True
 
@@ -125,9 +129,10 @@ def _accumulate(loss: Loss[AnyBatch], pieces: Sequence[AnyBatch], ranks: Ranks) 
     return total
 
 
-def _read(measured: Mapping[str, Tensor], norm: Tensor, ranks: Ranks) -> dict[str, float]:
-    """Figures as numbers, in one transfer."""
+def _read(measured: Mapping[str, Tensor], norm: Tensor, asked: bool, ranks: Ranks) -> tuple[dict[str, float], bool]:
+    """The step's figures as numbers and whether any rank was asked to stop, in one exchange and one transfer."""
     norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-    figures = ranks.total(torch.stack([value.float() for value in measured.values()]))
-    values = torch.cat([figures, norm.float().reshape(1)]).tolist()
-    return dict(zip([*measured, "gradient_norm"], values, strict=True))
+    flag = torch.full_like(norm, float(asked), dtype=torch.float32)
+    figures = ranks.total(torch.stack([*(value.float() for value in measured.values()), flag]))
+    *values, flagged, length = torch.cat([figures, norm.float().reshape(1)]).tolist()
+    return dict(zip(measured, values, strict=True)) | {"gradient_norm": length}, bool(flagged)

@@ -26,13 +26,15 @@ def pick_device(name: Device) -> torch.device:
 
 
 class StopRequest:
-    """Has somebody asked this run to stop? Ctrl-C and SIGTERM set it; a second Ctrl-C stops at once."""
+    """Has somebody asked this run to stop? Ctrl-C and SIGTERM set it; a second Ctrl-C stops at once.
+
+    A second SIGTERM does not: launchers and schedulers both send one, and there is something to save."""
 
     def __init__(self) -> None:
         self.asked = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.asked = True
 
@@ -72,6 +74,11 @@ class Ranks:
     def any(self, flag: bool) -> bool:
         """Has any rank said yes? All must stop at the same step."""
         return bool(self.total(torch.tensor([float(flag)], device=self.device)).item()) if self.world > 1 else flag
+
+    def agree(self, value: int) -> bool:
+        """Do all ranks have the same number?"""
+        mine = torch.tensor([float(value)], dtype=torch.float64, device=self.device) if self.world > 1 else None
+        return mine is None or not self.any(bool((self.total(mine) != mine * self.world).item()))
 
     @property
     def device(self) -> torch.device:

@@ -31,15 +31,13 @@ class Strategies:
     unfreeze_steps: int = 0
     """Passes begin to learn one after the other, from the last to the first, over this many steps; 0 = at once."""
     bounds: Bounds = "none"
-    """Keep every matrix of layer l, counted from 0, within ±max / 2^l / 2. With "view" each pass sees a shared weight
-    clamped to its own bound, with "project" a shared weight is clamped to the bound of its first pass."""
+    """Bound every matrix of layer l by half of max / 2^l, as each pass sees it or, with project, as it is stored."""
     bound_max: float | None = None
     """That max; by default 2^L times the standard deviation of the start, which bounds the last layer by one of it."""
     squash: Squash = "none"
     """Bend every entry of the gradient towards zero before the optimizer sees it."""
     squash_temperature: float = 1.0
-    """T in T · squash(g / T). tanh leaves entries far below T and stops the others at T; softplus halves those far
-    below it and takes T ln 2 from the others. Entries of a gradient clipped to norm 1 are about 1 / √parameters."""
+    """T in T · squash(g / T): tanh stops entries at T, softplus takes T ln 2 from those far above it."""
     cold_factor: float = 0.0
     """c: a step is 1 / (1 + c · ‖g‖) as long, ‖g‖ being the norm of the gradient before clipping."""
     step_temperature: float = 1.0
