@@ -11,9 +11,11 @@ import torch
 from safetensors.torch import load_file
 
 from litebert import load
+from litebert.data.pretraining import PretrainingBatch
 from litebert.errors import ConfigError
 from litebert.recipes import pretrain
 from litebert.recipes._pretraining import SaveEvery
+from litebert.tasks.pretraining import PretrainingObjective
 from tests.recipes.conftest import Flow, litebert
 
 STEPS = 8
@@ -91,6 +93,23 @@ def test_what_does_not_decide_does_not_change_a_bit(
 
 def test_micro_batches_learn_the_same_as_whole_ones(flow: Flow, plain: Path, tmp_path: Path) -> None:
     assert pretrain.run(settings(flow, tmp_path / "run", micro_batch=1)) == 0
+    losses = [[line["loss"] for line in lines_of(run) if "loss" in line] for run in (plain, tmp_path / "run")]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def test_a_run_that_is_out_of_memory_goes_on_with_smaller_micro_batches(
+    flow: Flow, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = PretrainingObjective.forward
+
+    def short_of_memory(self: Any, batch: PretrainingBatch, *more: Any) -> dict[str, torch.Tensor]:
+        if self.training and len(batch.lengths) > 3:
+            raise torch.OutOfMemoryError("that was too much")
+        return whole(self, batch, *more)
+
+    monkeypatch.setattr(PretrainingObjective, "forward", short_of_memory)
+    assert pretrain.run(settings(flow, tmp_path / "run")) == 0
+    assert "out of memory with 4 sequences at once: going on with 2" in capsys.readouterr().err
     losses = [[line["loss"] for line in lines_of(run) if "loss" in line] for run in (plain, tmp_path / "run")]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
