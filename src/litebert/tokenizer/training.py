@@ -24,7 +24,7 @@ from litebert.tokenizer.pipelines import (
 from litebert.tokenizer.spiece import parse_spiece
 
 USER_SYMBOLS = ["(", ")", '"', "-", ".", "–", "£", "€"]  # ALBERT's: always pieces of their own
-SAMPLED_CHARACTERS = 30_000_000  # of any corpus: a uniform sample of lines keeps memory flat and training to minutes
+SAMPLED_CHARACTERS = 20_000_000  # of any corpus: a uniform sample of lines keeps memory flat and training to minutes
 LINE_LIMIT = 1_000  # sentencepiece drops longer lines, so paragraphs are cut at spaces before it sees them
 
 
