@@ -204,7 +204,6 @@ def test_a_gpu_that_is_not_there_is_named_with_the_way_out(
         ("tokenizer --input {corpus} --out {tokenizer}", "finished tokenizer"),
         ("prepare --input {corpus} --tokenizer {tokenizer} --out {shards}", "finished shards"),
         ("pretrain --data {shards} --out {pretrained}", "finished model"),
-        ("pretrain --data {shards} --out {pretrained} --resume", "finished model"),
         ("finetune --model {pretrained} --train {examples} --out {classifier}", "fine-tuned model"),
         (
             "finetune --model {pretrained} --train {examples} --out {pretrained}",

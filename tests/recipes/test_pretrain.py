@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from safetensors.torch import load_file
 
 from litebert import load
 from litebert.data.pretraining import PretrainingBatch
+from litebert.data.shards import Shards
 from litebert.errors import ConfigError
 from litebert.recipes import pretrain
 from litebert.recipes._pretraining import SaveEvery
@@ -21,7 +24,7 @@ from tests.recipes.conftest import Flow, litebert
 STEPS = 8
 SMALL: dict[str, Any] = {
     "preset": "tiny", "layers": 4, "hidden_size": 64, "steps": STEPS, "batch_size": 4, "length": 64, "device": "cpu",
-    "validation_rows": 4, "warmup": 0.5,
+    "validation_rows": 4, "validate_every": 1, "warmup": 0.5,
 }  # fmt: skip
 
 
@@ -62,7 +65,7 @@ CHANGES: list[dict[str, Any]] = [
     {"order_weight": 0.1}, {"short_share": 0.9}, {"batch_ramp": "1/2:0.5"}, {"length_ramp": "3/4:0.5"},
     {"depth_ramp": ""}, {"optimizer": "adamw"}, {"optimizer": "lamb"}, {"schedule": "linear"}, {"schedule": "cosine"},
     {"schedule": "poly"}, {"schedule": "poly", "poly_power": 1.0}, {"schedule": "constant"}, {"warmup": 0.1},
-    {"hot_start": 0.5}, {"decay_share": 0.9}, {"weight_decay": 0.5}, {"clip_norm": 0.1}, {"average": 0.9},
+    {"hot_start": 0.5}, {"decay_share": 0.2}, {"weight_decay": 0.5}, {"clip_norm": 0.1}, {"average": 0.9},
     {"dropout": 0.1}, {"precision": "bf16"}, {"precision": "bf16-pure"}, {"sharing": "attention"}, {"sharing": "ffn"},
     {"sharing": "none"}, {"layers": 3}, {"hidden_size": 128}, {"layer_decay_rate": 0.5}, {"scale_embedding": 0.1},
     {"depth_factors": (0.1, 1.0, 1.0, 1.0)}, {"layer_weight_decay": 0.1, "weight_decay": 0.5}, {"unfreeze_steps": 8},
@@ -81,7 +84,7 @@ def test_every_setting_changes_what_is_learned(flow: Flow, plain: Path, tmp_path
 
 @pytest.mark.parametrize(
     "change",
-    [{"workers": 0}, {"workers": 4}, {"validate_every": 1}, {"save_every": "1"}, {"gradient_checkpointing": True}],
+    [{"workers": 0}, {"workers": 4}, {"validate_every": 3}, {"save_every": "1"}, {"gradient_checkpointing": True}],
     ids=str,
 )
 def test_what_does_not_decide_does_not_change_a_bit(
@@ -121,9 +124,32 @@ def test_the_log_tells_what_a_step_did_and_what_the_model_is_worth(plain: Path) 
     assert any("order_accuracy" in line for line in steps)
     validations = [line for line in lines_of(plain) if "validation_loss" in line]
     assert [line["step"] for line in validations] == list(range(1, STEPS + 1))
-    assert {"validation_perplexity", "validation_mlm_accuracy"} <= set(validations[-1])
+    last = validations[-1]
+    assert last["validation_perplexity"] == pytest.approx(math.exp(last["validation_mlm_loss"]))
+    assert last["validation_loss"] == last["validation_mlm_loss"]  # one held-out document, of one sentence a row
     assert [line["event"] for line in lines_of(plain) if "event" in line] == ["step 6: from 2 to 4 passes"]
     assert (plain / "report.html").is_file()
+
+
+def test_the_loss_of_a_validation_is_that_of_a_step(flow: Flow, tmp_path: Path) -> None:
+    """Held-out text that is the training text, and hardly any learning: both ask tokens and order, with one weight."""
+    shards = tmp_path / "shards"
+    shutil.copytree(flow.shards, shards)
+    index = json.loads((shards / "index.json").read_text())
+    for suffix in ("ids", "bits"):
+        shutil.copy(shards / f"shard-00000.{suffix}", shards / f"held-out-00000.{suffix}")
+        index["sha256"][f"held-out-00000.{suffix}"] = index["sha256"][f"shard-00000.{suffix}"]
+    index["tokens"] = 2 * Shards(flow.shards).training.tokens
+    (shards / "index.json").write_text(json.dumps(index))
+    config = settings(
+        flow, tmp_path / "run", data=shards, steps=1, learning_rate=1e-9, batch_size=64, validation_rows=64,
+        order_weight=3.0,
+    )  # fmt: skip
+    assert pretrain.run(config) == 0
+    validation, step = lines_of(tmp_path / "run")
+    assert validation["validation_mlm_loss"] == pytest.approx(step["mlm_loss"], abs=0.2)
+    assert validation["validation_loss"] - validation["validation_mlm_loss"] == pytest.approx(3 * math.log(2), abs=0.3)
+    assert step["loss"] - step["mlm_loss"] == pytest.approx(3 * math.log(2), abs=0.3)
 
 
 def test_a_batch_decides_the_rate_and_a_line_says_so(
@@ -188,6 +214,7 @@ def test_a_model_goes_on_at_its_full_depth(flow: Flow, tmp_path: Path) -> None:
         ({"sentences": "none", "order_weight": 2.0}, "order_weight=2.0 weighs a loss that --sentences none leaves out"),
         ({"poly_power": 3.0}, "poly_power=3.0 is for --schedule poly"),
         ({"schedule": "cosine", "decay_share": 0.1}, "decay_share=0.1 is for --schedule wsd"),
+        ({"warmup": 0.8, "decay_share": 0.5}, "1 at most together"),
         ({"bound_max": 1.0}, "bound_max=1.0 is for --bounds"),
         ({"squash_temperature": 2.0}, "squash_temperature=2.0 is for --squash"),
         ({"model": "somewhere", "layers": None, "hidden_size": None}, "preset=tiny is for a new model"),
@@ -204,6 +231,14 @@ def test_settings_that_make_no_sense_are_refused(
     with pytest.raises(ConfigError, match=complaint):
         pretrain.run(settings(flow, tmp_path / "run", **change))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_finished_run_says_how_to_go_further(flow: Flow, plain: Path) -> None:
+    before = weights(plain)
+    with pytest.raises(ConfigError, match=r"this run is finished; to train its model further: .* --model"):
+        pretrain.run(settings(flow, plain, resume=True))
+    after = weights(plain)
+    assert all(torch.equal(after[name], before[name]) for name in before)
 
 
 def test_resuming_what_was_never_begun_is_said(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

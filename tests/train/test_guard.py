@@ -111,20 +111,21 @@ def told(losses: list[float], steps: int = 200) -> list[str]:
 
 
 def test_a_loss_that_stays_near_the_unigram_loss_is_called_stuck_once_with_a_remedy() -> None:
-    advice = told([6.2] * 200)
+    assert told([6.2] * 399) == []  # not yet
+    advice = told([6.2] * 800)
     assert len(advice) == 1
     assert "stays at 6.20, where word frequencies alone give 7.00" in advice[0]
     assert "try a higher --learning-rate" in advice[0]
 
 
 def test_a_loss_that_falls_or_has_fallen_is_not_called_stuck() -> None:
-    assert told([9.0 - number * 0.02 for number in range(200)]) == []
-    assert told([3.0] * 200) == []
+    assert told([9.0 - number * 0.002 for number in range(1500)]) == []
+    assert told([3.0] * 800) == []
 
 
 def test_a_model_that_has_just_changed_is_given_time() -> None:
     plateau = Plateau(unigram=7.0, steps=200, remedy="")
-    for number in range(200):
-        if number % 30 == 0:
+    for number in range(2000):
+        if number % 300 == 0:
             plateau.start_anew()
         assert plateau.notice(6.2) is None

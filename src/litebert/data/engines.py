@@ -38,8 +38,13 @@ def processes(recipe: Recipe, workers: int) -> Iterator[tuple[Submit, int]]:
     """Encode in worker processes of this machine."""
     # Fresh processes: forked ones would share the threads' locks of the libraries loaded here.
     executor = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_start_worker, initargs=(recipe,))
+
+    def submit(documents: list[str]) -> Encode:
+        with _deaf_children():
+            return executor.submit(_encode, documents).result
+
     try:
-        yield lambda documents: executor.submit(_encode, documents).result, 2 * workers
+        yield submit, 2 * workers
     except BrokenProcessPool as error:
         raise LitebertError(
             "a worker process died, most likely for lack of memory; "
@@ -47,6 +52,19 @@ def processes(recipe: Recipe, workers: int) -> Iterator[tuple[Submit, int]]:
         ) from error
     finally:
         executor.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes that start here never hear Ctrl-C, not even while they still import; what we missed comes after."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
 def _start_worker(recipe: Recipe) -> None:

@@ -29,7 +29,8 @@ def describe(shards: Shards) -> Iterator[str]:
         yield f"text        {index.text_bytes / 1e6:,.1f} MB, {index.text_bytes / index.tokens:.2f} bytes per token"
     for name, bit in (("document", DOCUMENT_START), ("sentence", SENTENCE_START), ("word", WORD_START)):
         quantiles = _quantiles(streams, bit)
-        yield f"tokens per {name:<9}" + "  ".join(f"{share:.0%} {length:,}" for share, length in quantiles.items())
+        shown = {share: f"{length:,}" if length < LONGEST else f"≥{LONGEST:,}" for share, length in quantiles.items()}
+        yield f"tokens per {name:<9}" + "  ".join(f"{share:.0%} {length}" for share, length in shown.items())
     if index.settings:
         yield "settings    " + ", ".join(f"{name} {value}" for name, value in index.settings.items())
     yield f"examples    {SENTENCE_MARK} a sentence starts, {WORD_MARK} a word starts"

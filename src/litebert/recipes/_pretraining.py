@@ -231,7 +231,7 @@ class Run:
 
     def _validate(self, step: Step) -> None:
         self.score = None
-        every = self.config.validate_every or max(1, step.total // 20)
+        every = self.config.validate_every or max(50, step.total // 20)
         if self.parts.held_out is None or (step.done % every and step.done != step.total):
             return
         depth = self.parts.depth_at(min(step.done, step.total - 1))
@@ -257,10 +257,13 @@ class Run:
         parts.objective.train()
         figures = self.ranks.total(torch.stack([value.float() for value in total.values()])).tolist()
         found = dict(zip(total, figures, strict=True))
-        loss = found["mlm_loss"] / found["masked"]
+        mlm_loss = found["mlm_loss"] / found["masked"]
+        # what the objective added to it is the weighted loss of the pairs
+        order_loss = (found["loss"] - found["mlm_loss"]) / max(1.0, found["paired"])
         shares = {
-            "loss": loss,
-            "perplexity": math.exp(min(loss, 700.0)),
+            "loss": mlm_loss + order_loss,
+            "mlm_loss": mlm_loss,
+            "perplexity": math.exp(min(mlm_loss, 700.0)),
             "mlm_accuracy": found["mlm_accuracy"] / found["masked"],
         }
         if found["paired"]:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from litebert.errors import ConfigError
-from litebert.recipes._shared import make_console, refuse_overwrite, write_run
+from litebert.recipes._shared import INTERRUPTED, make_console, refuse_overwrite, write_run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,23 +87,29 @@ class Config:
             raise ConfigError("--out is missing; name the folder to write the shards to")
 
 
-def run(config: Config) -> None:
+def run(config: Config) -> int:
     console = make_console()
     if config.inspect is not None:
         _inspect(config.inspect, console)
-        return
+        return 0
     assert config.out is not None
     refuse_overwrite(config.out / "index.json", "finished shards")
     began = time.perf_counter()
-    index = _merge(config, console) if config.merge else _prepare(config, console)
+    try:
+        index = _merge(config, console) if config.merge else _prepare(config, console)
+    except KeyboardInterrupt:
+        _say(console, "stopped; to continue, give the same command again")
+        return INTERRUPTED
     write_run(config.out, "prepare", config)
     _report(index, config.out, time.perf_counter() - began, console)
+    return 0
 
 
 def _prepare(config: Config, console: Console) -> ShardIndex:
     from litebert.data.corpus import Reading, find_files, size_on_disk
     from litebert.data.pieces import read_dictionary
     from litebert.data.prepare import Corpus, prepare
+    from litebert.data.shards import JOURNAL
     from litebert.tokenizer import Tokenizer
 
     assert config.out is not None
@@ -126,6 +132,8 @@ def _prepare(config: Config, console: Console) -> ShardIndex:
         part=_part(config.part),
         shard_tokens=config.shard_tokens,
     )
+    if (config.out / JOURNAL).exists():
+        _say(console, f"continuing the unfinished run in {config.out}")
     total = size_on_disk(corpus.own_files)
     tokenizer = Tokenizer.load(config.tokenizer)
     with _progress(console, total) as advance:
@@ -175,7 +183,7 @@ def _progress(console: Console, total: int) -> Iterator[Callable[[int], None]]:
 
     columns = (
         TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), DownloadColumn(), TransferSpeedColumn(),
-        TextColumn("left"), TimeRemainingColumn(),
+        TimeRemainingColumn(), TextColumn("left"),
     )  # fmt: skip
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("preparing", total=total)
@@ -201,7 +209,11 @@ def _report(index: ShardIndex, out: Path, seconds: float, console: Console) -> N
             "train one on this text with: litebert tokenizer",
         )
     folder = shlex.quote(str(out))
-    _say(console, f"next: litebert pretrain --data {folder} --preset tiny --out runs/pretrain")
+    _say(
+        console,
+        f"next: litebert pretrain --data {folder} --out runs/pretrain "
+        "(without a GPU, add: --preset tiny --batch-size 32 --length 64 --steps 2000)",
+    )
 
 
 def _say(console: Console, line: str) -> None:

@@ -105,7 +105,7 @@ class Run:
     """Threads that make batches ahead of time."""
 
     validate_every: int | None = None
-    """Steps between validations on the held-out documents; by default a twentieth of all."""
+    """Steps between validations on the held-out documents; by default a twentieth of all, 50 at least."""
     validation_rows: int = 512
     """Sequences per validation."""
     save_every: str = "10min"
@@ -133,6 +133,11 @@ class Config(Strategies, Run):
         for name in ("weight_decay", "workers"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name}={getattr(self, name)} must be 0 or more")
+        if self.schedule == "wsd" and self.warmup + self.decay_share > 1:
+            raise ConfigError(
+                f"warmup={self.warmup} and decay_share={self.decay_share} are shares of the same steps: "
+                "1 at most together"
+            )
         self._refuse_idle()
 
     def _refuse_idle(self) -> None:
@@ -163,6 +168,11 @@ def run(config: Config) -> int:
     from litebert.train.distributed import started_ranks
 
     console = make_console()
+    if config.resume and (config.out / "config.json").exists():
+        raise ConfigError(
+            f"{config.out}: this run is finished; to train its model further: "
+            f"litebert pretrain --data {config.data} --model {config.out} --out runs/further"
+        )
     refuse_overwrite(config.out / "config.json", "a finished model")
     if not config.resume:
         refuse_overwrite(config.out / "checkpoints" / "latest", "an unfinished run, which --resume continues")

@@ -114,11 +114,12 @@ def _train(config: Config) -> Tokenizer:
         )
         try:
             yield from read_lines(files, reading)
+            progress.update(progress.task_ids[0], description="learning pieces", total=None)
         except DataError as error:
             unreadable.append(error)
             raise
 
-    with counting(console, "reading, then learning pieces", size_on_disk(files)) as progress:
+    with counting(console, "reading", size_on_disk(files)) as progress:
         try:
             return (train_wordpiece if config.kind == "wordpiece" else train_unigram)(
                 lines(progress),

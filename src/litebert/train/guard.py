@@ -12,6 +12,7 @@ from litebert.train.checkpointing import Stateful
 
 SPIKE = 2.0  # nats over the running mean; deepening a model costs about one
 MEMORY = 0.98  # of the running mean
+PATIENCE = 200  # steps at least before a loss that does not fall is worth a word
 WINDOW = 200  # steps within which `retries` bad ones are too many
 
 
@@ -78,7 +79,7 @@ class Plateau:
 
     def __init__(self, unigram: float, steps: int, remedy: str) -> None:
         """`unigram` is the loss of a model that knows just that."""
-        self.unigram, self.window, self.remedy = unigram, max(20, steps // 10), remedy
+        self.unigram, self.window, self.remedy = unigram, max(PATIENCE, steps // 10), remedy
         self._sums = [0.0, 0.0]
         self._seen = 0
         self._said = False

@@ -209,8 +209,8 @@ def _progress(console: Console, count: MofNCompleteColumn | TextColumn) -> Progr
         BarColumn(bar_width=24),
         count,
         TimeElapsedColumn(),
-        TextColumn("left"),
         TimeRemainingColumn(),
+        TextColumn("left"),
         console=console,
         disable=not console.is_terminal,
         speed_estimate_period=300,  # seconds: a validation in between must not make the time left jump
