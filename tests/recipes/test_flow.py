@@ -360,7 +360,7 @@ def test_a_resume_on_other_text_is_refused(
     assert litebert("prepare", "--input", other, "--tokenizer", flow.tokenizer, "--out", shards) == 0
     capsys.readouterr()
     assert litebert("pretrain", "--data", shards, "--out", killed, "--steps", 4, *SMALL, "--resume") == 2
-    assert "made with other settings: shards (was" in capsys.readouterr().err
+    assert "made with other settings: content of --data (was" in capsys.readouterr().err
 
 
 def test_a_resume_on_other_examples_is_refused(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

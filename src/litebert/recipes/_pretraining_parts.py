@@ -60,7 +60,8 @@ class Parts:
         most = config.micro_batch or max(1, TOKENS_AT_ONCE[device.type] // config.length)
         self.pieces = -(-config.batch_size // (ranks.world * most))
         self.decisive = {key: value for key, value in asdict(config).items() if key not in FREE}
-        self.decisive |= {"tokenizer": self.shards.index.fingerprint, "shards": self.shards.index.digest}
+        index = self.shards.index
+        self.decisive |= {"tokenizer": index.fingerprint[:12], "content of --data": index.digest[:12]}
 
     def depth_at(self, step: int) -> int:
         """Passes of a step. One alone cannot look anything up in what it has read, so there are two at least."""
