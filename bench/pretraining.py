@@ -55,7 +55,9 @@ def summary(out: Path) -> str:
         rates = [line["tokens_per_second"] for line in steps if line["depth"] == depth]
         found.append(f"  {depth:.0f} passes: {len(rates)} steps, {statistics.median(rates) / 1e6:.2f} M tokens/s")
     last = [line for line in lines if "validation_loss" in line][-1]
-    found.append("  held out: " + ", ".join(f"{k.removeprefix('validation_')} {v:.4f}" for k, v in last.items()))
+    found.append(
+        "  held out: " + ", ".join(f"{k.removeprefix('validation_')} {v:.4f}" for k, v in last.items() if k != "step")
+    )
     return "\n".join(found)
 
 

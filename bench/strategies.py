@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import statistics
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -65,7 +64,7 @@ def run(case: tuple[str, int], options: argparse.Namespace) -> float:
         length=options.length,
         seed=seed,
         validate_every=options.steps,
-        validation_rows=1024,
+        validation_rows=options.validation_rows,
         **changes,
     )
     pretrain.run(config)
@@ -80,6 +79,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--validation-rows", type=int, default=1024)
     parser.add_argument("--hidden-size", type=int, default=256)
     parser.add_argument("--sharing", default="all", choices=["all", "none"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
     options = parser.parse_args()
     cases = [(name, seed) for name in options.only for seed in options.seeds]
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"), max_tasks_per_child=4) as pool:
+    with get_context("spawn").Pool(options.jobs) as pool:
         losses = dict(zip(cases, pool.map(partial(run, options=options), cases), strict=True))
     plain = [losses[options.only[0], seed] for seed in options.seeds]
     print(f"| strategy | loss | ± | difference to {options.only[0]} |\n|---|---|---|---|")

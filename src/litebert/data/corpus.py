@@ -221,13 +221,19 @@ def _json_texts(path: Path, reading: Reading) -> Iterator[str]:
     for number, line in enumerate(_lines_of(path, reading), start=1):
         if not line or line.isspace():
             continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}, line {number}: not JSON ({error}); write one JSON object per line") from error
-        if not isinstance(record, dict):
-            raise DataError(f"{path}, line {number}: {line[:40]!r} is not a JSON object; write one object per line")
-        yield _text_of(record, f"{path}, line {number}", reading.text_column)
+        where = f"{path}, line {number}"
+        yield _text_of(json_object(line, where), where, reading.text_column)
+
+
+def json_object(line: str, where: str) -> dict[str, Any]:
+    """A line of JSON lines."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not JSON ({error}); write one JSON object per line") from error
+    if not isinstance(record, dict):
+        raise DataError(f"{where}: {line[:40]!r} is not a JSON object; write one object per line")
+    return record
 
 
 def _text_of(record: dict[str, Any], where: str, column: str) -> str:

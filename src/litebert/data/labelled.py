@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from litebert.data.corpus import json_object
 from litebert.errors import DataError, require_extra
 from litebert.files import COMPRESSED, DAMAGE, decompressed
 
@@ -119,13 +119,7 @@ def _jsonl(path: Path, text: str) -> Iterator[Row]:
     for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: U+2028 may stand in a JSON string
         if not line.strip():
             continue
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}, line {number}: not JSON ({error}); write one JSON object per line") from error
-        if not isinstance(values, dict):
-            raise DataError(f"{path}, line {number}: {line[:40]!r} is not a JSON object; write one object per line")
-        yield Row(values, path, number)
+        yield Row(json_object(line, f"{path}, line {number}"), path, number)
 
 
 def _parquet(path: Path) -> Iterator[Row]:

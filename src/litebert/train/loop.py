@@ -89,7 +89,7 @@ def train(
                 metrics, asked = _read(measured, norm, stop.asked, ranks)
                 if problem := guard.problem(metrics["loss"], metrics["gradient_norm"]):
                     back = guard.go_back(step, problem)
-                    on_trouble(f"step {step + 1}: {problem}; went back to step {back} and leave this batch out")
+                    on_trouble(f"step {step + 1}: {problem}; going back to step {back} and leaving this batch out")
                     step = back
                     continue
                 factor = 1.0 if attenuate is None else attenuate(metrics["gradient_norm"])
