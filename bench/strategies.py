@@ -89,7 +89,10 @@ def main() -> None:
     options = parser.parse_args()
     cases = [(name, seed) for name in options.only for seed in options.seeds]
     with get_context("spawn").Pool(options.jobs) as pool:
-        losses = dict(zip(cases, pool.map(partial(run, options=options), cases), strict=True))
+        losses = {}
+        for case, loss in zip(cases, pool.imap(partial(run, options=options), cases), strict=True):
+            losses[case] = loss
+            print(f"{case[0]}, seed {case[1]}: {loss:.4f}", flush=True)
     plain = [losses[options.only[0], seed] for seed in options.seeds]
     print(f"| strategy | loss | ± | difference to {options.only[0]} |\n|---|---|---|---|")
     for name in options.only:
