@@ -19,7 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tokenizer": BASE,
     "data": BASE | {"tokenizer"},
     "model": BASE,
-    "tasks": BASE | {"tokenizer", "data", "model"},
+    "tasks": BASE | {"tokenizer", "data", "model", "measure"},
     "interop": BASE | {"tokenizer", "data", "model", "tasks"},
     "predict": BASE | {"tokenizer", "data", "model", "tasks", "interop"},
     "train": BASE,

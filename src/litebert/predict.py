@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from litebert.data.batches import Batch, by_length, collate
+from litebert.data.batches import Batch, Example, by_length, collate
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.interop.huggingface import Folder, load_folder, save_folder
 from litebert.model import Albert, AlbertConfig, Encoder
 from litebert.tasks import Mask, Task
-from litebert.tasks.mask import Fill
-from litebert.tokenizer import Encoding, Tokenizer
+from litebert.tasks.base import Scores
+from litebert.tasks.mask import Fill, Filled, Score, fill_in_rounds, score_texts
+from litebert.tokenizer import Tokenizer
 
 HUB_FILES = [
     "config.json",
@@ -78,10 +81,10 @@ class Model:
             raise DataError("embed takes a list; wrap a single text: embed([text])")
         encodings = self.tokenizer.encode(texts, max_length=self.max_length)
         vectors = np.zeros((len(encodings), self.config.hidden_size), dtype=np.float32)
-        for indices, batch in self._batches(encodings, batch_size):
+        for indices, batch in self._batches([Example([encoding]) for encoding in encodings], batch_size):
             hidden = self.encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids).float()
-            lengths = hidden.shape[1] if batch.attention_mask is None else batch.attention_mask.sum(1, keepdim=True)
-            vectors[indices] = (hidden.sum(1) / lengths).cpu().numpy()  # padding is 0, so it adds nothing
+            # padding is 0, so it adds nothing
+            vectors[indices] = (hidden.sum(1) / batch.lengths[:, None]).cpu().numpy()
         return vectors
 
     def predict(self, inputs: Sequence[Any], batch_size: int = 32) -> list[Any]:
@@ -102,13 +105,42 @@ class Model:
 
     def fill_mask(self, text: str, top: int = 5) -> list[Fill] | list[list[Fill]]:
         """The likeliest words for the mask in a text; a list per mask if there are several."""
-        if "mlm" not in self.albert.heads:
-            raise ConfigError("this model has no masked-token head (fine-tuning drops it); load the pre-trained model")
+        self._require_mask_head()
         if top < 1:
             raise ConfigError(f"top={top} must be at least 1")
         task = Mask(top)
         masks = self._answers(task, [task.parse(text, "text")], 1)[0].masks
         return masks[0] if len(masks) == 1 else masks
+
+    def fill(self, text: str, rounds: int | None = None, temperature: float = 0.0, seed: int = 0) -> Filled:
+        """Fill all masks of a text, the surest first, asking again after each: once per mask, or `rounds` times.
+
+        At temperature 0 the likeliest token is taken; above, one is drawn by the seed, more freely the higher it is.
+        """
+        self._require_mask_head()
+        if rounds is not None and rounds < 1:
+            raise ConfigError(f"rounds={rounds} must be at least 1; leave it out to ask once per mask")
+        if not 0 <= temperature < float("inf"):
+            raise ConfigError(f"temperature={temperature} must be 0 or more; 1 draws as the model's probabilities say")
+        task = Mask()
+        record = task.parse(text, "text")
+        example = task.features([record], self.tokenizer, self.max_length)[0]
+        with self._answering():
+            generator = torch.Generator().manual_seed(seed)
+            return fill_in_rounds(self.albert, record, example, rounds, temperature, generator)
+
+    def score(self, texts: Sequence[str], batch_size: int = 32) -> list[Score]:
+        """How likely each text is: the model guesses every token from all the others (pseudo-log-likelihood)."""
+        self._require_mask_head()
+        if isinstance(texts, str):
+            raise DataError("score takes a list; wrap a single text: score([text])")
+        _check_batch_size(batch_size)
+        with self._answering():
+            return score_texts(self.albert, self.tokenizer, texts, self.max_length, batch_size)
+
+    def _require_mask_head(self) -> None:
+        if Mask.head_name not in self.albert.heads:
+            raise ConfigError("this model has no masked-token head (fine-tuning drops it); load the pre-trained model")
 
     def _task(self) -> Task[Any, Any]:
         if self.task is None:
@@ -116,30 +148,72 @@ class Model:
         return self.task
 
     def _answers(self, task: Task[Any, Any], records: Sequence[Any], batch_size: int) -> list[Any]:
-        encodings = task.encode(records, self.tokenizer, self.max_length) if records else []
-        answers: list[Any] = [None] * len(records)
-        for indices, batch in self._batches(encodings, batch_size):
-            for index, answer in zip(
-                indices,
-                task.answer(self.albert, batch, [records[i] for i in indices], self.tokenizer),
-                strict=True,
-            ):
-                answers[index] = answer
-        return answers
+        examples = task.features(records, self.tokenizer, self.max_length) if records else []
+        found = self.score_examples(task, examples, batch_size)
+        return [task.answer(*three) for three in zip(records, examples, found, strict=True)]
 
-    def _batches(self, encodings: Sequence[Encoding], batch_size: int) -> Iterator[tuple[list[int], Batch]]:
+    def score_examples(
+        self,
+        task: Task[Any, Any],
+        examples: Sequence[Example],
+        batch_size: int = 32,
+        advance: Callable[[int], None] = lambda count: None,
+    ) -> list[Scores]:
+        """What the task's head says of every example, on the CPU. `advance` hears how many sequences are done.
+
+        Sequences go in batches of similar length, wherever they belong, so that a text of any length fits.
+        """
+        owners = [(number, row) for number, example in enumerate(examples) for row in range(len(example.sequences))]
+        alone = [_alone(examples[number], row) for number, row in owners]
+        rows: list[Scores] = [{}] * len(owners)
+        for indices, batch in self._batches(alone, batch_size):
+            scores = {name: values.cpu() for name, values in task.scores(self.albert, batch).items()}
+            for at, index in enumerate(indices):
+                # a copy: a view would keep the whole batch in memory
+                rows[index] = {name: values[at].clone() for name, values in scores.items()}
+            advance(len(indices))
+        found: list[list[Scores]] = [[] for _ in examples]
+        for (number, _), row in zip(owners, rows, strict=True):
+            found[number].append(row)
+        return [{name: _stacked([row[name] for row in some]) for name in some[0]} for some in found]
+
+    def _batches(self, examples: Sequence[Example], batch_size: int) -> Iterator[tuple[list[int], Batch]]:
         """Batches of similar length, with the model set to answer and not to learn."""
-        if batch_size < 1:
-            raise ConfigError(f"batch_size={batch_size} must be at least 1")
+        _check_batch_size(batch_size)
+        with self._answering():
+            for indices in by_length([example.length for example in examples], batch_size):
+                batch = collate([examples[i] for i in indices], self.tokenizer.pad_id).to(self.device)
+                with torch.inference_mode():
+                    yield indices, batch
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Without dropout, whatever the model was doing before."""
         learning = self.albert.training
         self.albert.eval()
         try:
-            for indices in by_length([len(encoding) for encoding in encodings], batch_size):
-                batch = collate([encodings[i] for i in indices], self.tokenizer.pad_id).to(self.device)
-                with torch.inference_mode():
-                    yield indices, batch
+            yield
         finally:
             self.albert.train(learning)
+
+
+def _check_batch_size(batch_size: int) -> None:
+    if batch_size < 1:
+        raise ConfigError(f"batch_size={batch_size} must be at least 1")
+
+
+def _alone(example: Example, row: int) -> Example:
+    """One sequence of an example; its target only where it belongs to that sequence alone."""
+    if len(example.sequences) == 1:
+        return example
+    return Example([example.sequences[row]])
+
+
+def _stacked(rows: Sequence[Tensor]) -> Tensor:
+    """Rows as one tensor; those of shorter sequences are filled up with 0."""
+    if len({row.shape for row in rows}) == 1:
+        return torch.stack(list(rows))
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
 
 
 def load(path_or_name: str | Path) -> Model:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from litebert.data.labelled import read_rows
-from litebert.errors import DataError
+from litebert.data.labelled import Source, read_rows
+from litebert.errors import ConfigError, DataError
 from tests.conftest import peer
 
 CSV = "text,label\nfirst,a\nsecond,b\n"
@@ -45,11 +45,18 @@ def values_of(path: Path) -> list[dict[str, object]]:
     [
         ("t.csv", CSV),
         ("t.tsv", CSV.replace(",", "\t")),
+        ("t.txt", CSV.replace(",", "\t")),
         ("t.jsonl", '{"text": "first", "label": "a"}\n{"text": "second", "label": "b"}\n'),
+        ("t.json", '[{"text": "first", "label": "a"},\n {"text": "second", "label": "b"}]'),
+        ("t.json", '{"text": "first", "label": "a"} {"text":\n "second",\n "label": "b"}\n'),
     ],
 )
-def test_every_text_format_gives_the_same_rows(tmp_path: Path, name: str, content: str) -> None:
-    assert values_of(write(tmp_path / name, content)) == EXPECTED
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_every_text_format_gives_the_same_rows_with_marks_and_line_ends_of_windows(
+    tmp_path: Path, name: str, content: str, mark: str, end: str
+) -> None:
+    assert values_of(write(tmp_path / name, mark + content.replace("\n", end))) == EXPECTED
 
 
 def test_parquet_gives_the_same_rows(tmp_path: Path) -> None:
@@ -76,14 +83,6 @@ def test_a_compressed_table_cut_short_is_refused(tmp_path: Path, suffix: str) ->
 def test_a_file_that_is_not_what_its_suffix_says_is_refused(tmp_path: Path, suffix: str) -> None:
     with pytest.raises(DataError, match=rf"t\.csv\{suffix}: cannot be read"):
         read_rows(write(tmp_path / f"t.csv{suffix}", CSV))
-
-
-def test_a_byte_order_mark_is_not_part_of_the_first_column(tmp_path: Path) -> None:
-    assert values_of(write(tmp_path / "t.csv", "\ufeff" + CSV)) == EXPECTED
-
-
-def test_windows_line_ends_are_not_part_of_the_values(tmp_path: Path) -> None:
-    assert values_of(write(tmp_path / "t.csv", CSV.replace("\n", "\r\n"))) == EXPECTED
 
 
 def test_blank_lines_are_skipped_but_counted(tmp_path: Path) -> None:
@@ -156,3 +155,88 @@ def test_a_table_without_rows_is_refused(tmp_path: Path, content: str) -> None:
 def test_an_unknown_format_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"t\.xlsx: unknown format '\.xlsx'; .*\*\.csv.*\*\.parquet"):
         read_rows(write(tmp_path / "t.xlsx", CSV))
+
+
+def roles(path: Path, *columns: str) -> list[tuple[object, ...]]:
+    rows = read_rows(path, Source.of(columns))
+    return [tuple(row.values.get(role) for role in ("text", "text_b", "label")) for row in rows]
+
+
+BENCHMARKS = {  # the header, and where text, partner and label stand in it
+    "SST-2": ("sentence label", 0, None, 1),
+    "RTE": ("index sentence1 sentence2 label", 1, 2, 3),
+    "MRPC": ("\ufeffQuality #1_ID #2_ID #1_String #2_String", 3, 4, 0),
+    "STS-B": ("index genre filename year old_index source1 source2 sentence1 sentence2 score", 7, 8, 9),
+    "QNLI": ("index question sentence label", 1, 2, 3),
+    "QQP": ("id qid1 qid2 question1 question2 is_duplicate", 3, 4, 5),
+    "MNLI": ("index pairID sentence1_parse sentence2_parse sentence1 sentence2 label1 label2 gold_label", 4, 5, 8),
+    "XNLI": ("premise hypothesis label", 0, 1, 2),
+    "reviews": ("Review Category", 0, None, 1),
+    "ours": ("label text_a text_b", 1, 2, 0),
+}
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_the_columns_of_benchmarks_are_found_by_their_usual_names(tmp_path: Path, benchmark: str) -> None:
+    header, *columns = BENCHMARKS[benchmark]
+    names = header.replace(" ", "\t").replace("_ID", " ID").replace("_String", " String")
+    path = write(tmp_path / "t.tsv", names + "\n" + "\t".join(str(n) for n in range(header.count(" ") + 1)) + "\n")
+    assert roles(path) == [tuple(None if column is None else str(column) for column in columns)]
+
+
+def test_cola_is_read_without_a_header(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.tsv", "gj04\t1\t\tOne fine.\nbc01\t0\t*\tTwo wrong.\n")
+    assert roles(path) == [("One fine.", None, "1"), ("Two wrong.", None, "0")]
+
+
+@pytest.mark.parametrize("order", ["number,text,headline,category,label", "label,category,headline,text,number"])
+def test_columns_by_name_come_before_the_usual_names(tmp_path: Path, order: str) -> None:
+    path = write(tmp_path / "t.csv", f"{order}\n" + ",".join(f"<{name}>" for name in order.split(",")))
+    assert roles(path, "text=headline", "label=category") == [("<headline>", None, "<category>")]
+
+
+def test_columns_by_number_are_those_of_a_file_without_a_header(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.tsv", "left\tx\tright\tyes\nl\tx\tr\tno\textra\n")
+    assert roles(path, "text=1", "text_b=3", "label=4") == [("left", "right", "yes"), ("l", "r", "no")]
+
+
+def test_a_column_that_does_not_exist_is_refused_with_the_file_and_those_that_do(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="label=kind: no such column among text, label") as caught:
+        read_rows(write(tmp_path / "t.csv", CSV), Source.of(["label=kind"]))
+    assert "t.csv" in str(caught.value)
+    with pytest.raises(DataError, match=r"t\.tsv, line 1: 2 fields, and column 3 is asked for; .*--skip-bad"):
+        read_rows(write(tmp_path / "t.tsv", "one\ttwo\n"), Source.of(["text=3"]))
+
+
+@pytest.mark.parametrize("given", ["text", "text=", "=3", "text=0"])
+def test_columns_that_say_nothing_are_refused(tmp_path: Path, given: str) -> None:
+    with pytest.raises((ConfigError, DataError), match=r"columns|column 0"):
+        read_rows(write(tmp_path / "t.csv", CSV), Source.of([given, "label=2"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "complaint"),
+    [
+        ("t.csv", "text,label\nfirst,a\none,two,three\nsecond,b\n", [], "line 3: 3 fields where the header has 2"),
+        ("t.tsv", "first\ta\nalone\nsecond\tb\n", ["text=1", "label=2"], "line 2: 1 fields"),
+        ("t.jsonl", '{"t": "first", "label": "a"}\n{\n{"t": "second", "label": "b"}', ["text=t"], "line 2: not JSON"),
+        ("t.jsonl", '{"t": "first", "label": "a"}\n{"x": 1}\n{"t": "second", "label": "b"}', ["text=t"], "line 2"),
+        ("t.json", '[{"text": "first", "label": "a"}, 3, {"text": "second", "label": "b"}]', [], "item 2: '3' is not"),
+    ],
+)
+def test_bad_rows_are_left_out_and_remembered_where_that_is_asked_for(
+    tmp_path: Path, name: str, content: str, columns: list[str], complaint: str
+) -> None:
+    path, source = write(tmp_path / name, content), Source.of(columns, skip_bad=True)
+    assert [row.values for row in read_rows(path, source)] == EXPECTED
+    assert len(source.skipped) == 1
+    assert f"{name}, {complaint}" in source.skipped[0]
+    with pytest.raises(DataError, match=name):
+        read_rows(path, Source.of(columns))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "gb18030"])
+def test_other_encodings_are_recognised(tmp_path: Path, encoding: str) -> None:
+    text = "我们今天在这里看到的是一个很好的电影，大家都说不错。"
+    path = write(tmp_path / "t.tsv", f"text\tlabel\n{text}\t好\n".encode(encoding))
+    assert values_of(path) == [{"text": text, "label": "好"}]

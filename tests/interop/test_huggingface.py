@@ -21,9 +21,9 @@ import torch
 import litebert
 from litebert.errors import CheckpointError
 from litebert.interop.huggingface import load_folder
-from litebert.model import Albert, AlbertConfig, preset, pretraining_heads
+from litebert.model import Albert, AlbertConfig, HeadKind, preset, pretraining_heads
 from litebert.predict import Model
-from litebert.tasks import Classify, Mask
+from litebert.tasks import Classify, Mask, Multilabel, Regress
 from litebert.tokenizer import Tokenizer
 from tests.conftest import PROSE, peer
 
@@ -195,7 +195,7 @@ def test_a_shared_weight_stands_once_on_disk(model: Model, tmp_path: Path) -> No
     assert sum("attention.query.weight" in name for name in tensors) == 1
 
 
-@pytest.mark.parametrize("changes", [{"relative_attention_distance": 4}, {"depth_embedding": True}])
+@pytest.mark.parametrize("changes", [{"relative_attention_distance": 4}, {"depth_embedding": True}, {"lora_rank": 2}])
 def test_what_transformers_cannot_express_it_refuses(model: Model, tmp_path: Path, changes: dict[str, Any]) -> None:
     transformers = peer("transformers")
     special = random_model(replace(model.config, **changes), model.tokenizer)
@@ -232,6 +232,31 @@ def test_a_classifier_gives_the_same_scores_in_transformers_for_texts_and_pairs(
     ours = torch.tensor([[answer.probabilities[label] for label in ("no", "perhaps", "yes")] for answer in answers])
     assert (ours - reference).abs().max() <= HIDDEN_TOLERANCE
     assert theirs.config.id2label == {0: "no", 1: "perhaps", 2: "yes"}
+
+
+@pytest.mark.parametrize("task_class", [Classify, Multilabel, Regress])
+@pytest.mark.parametrize("kind", ["linear", "mlp", "cnn", "lstm"])
+def test_every_head_reloads_with_equal_answers_and_transformers_knows_the_linear_one(
+    model: Model, tmp_path: Path, kind: HeadKind, task_class: Any
+) -> None:
+    transformers = peer("transformers")
+    task = task_class(kind) if task_class is Regress else task_class(["no", "yes"], kind)
+    albert = Albert(model.config, {"classify": task.head(model.config)})
+    first = Model(stir(albert), model.tokenizer, task)  # type: ignore[arg-type]
+    first.save(tmp_path)
+    again = litebert.load(tmp_path)
+    assert type(again.task) is task_class
+    assert again.predict(PROSE[:4]) == first.predict(PROSE[:4])
+    if kind == "linear":
+        theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+        sequence = model.tokenizer.encode(PROSE[:1])[0]
+        example = task.features([task.parse(PROSE[0], "text")], model.tokenizer, 64)
+        with torch.inference_mode():
+            reference = theirs(torch.tensor([sequence.ids])).logits
+        assert (first.score_examples(task, example)[0]["scores"] - reference).abs().max() <= LOGIT_TOLERANCE
+    else:
+        with pytest.raises(ValueError, match="litebert"):
+            transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path)
 
 
 def test_a_classifier_that_transformers_saved_answers_with_its_labels(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -441,11 +466,9 @@ def test_a_bad_folder_gives_one_clear_error(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"problem_type": "regression"}, "problem_type='regression'"),
-        ({"problem_type": "multi_label_classification"}, "problem_type='multi_label_classification'"),
-        ({"id2label": {"0": "same", "1": "same"}}, "two or more different names"),
-        ({"id2label": {"0": "a", "5": "b"}}, "two or more different names"),
-        ({"id2label": {"0": "only"}}, "two or more different names"),
+        ({"id2label": {"0": "same", "1": "same"}}, "2 or more different names"),
+        ({"id2label": {"0": "a", "5": "b"}}, "2 or more different names"),
+        ({"id2label": {"0": "only"}}, "2 or more different names"),
         ({"id2label": None, "num_labels": "x"}, "must map 0, 1, 2"),
     ],
 )

@@ -20,7 +20,7 @@ import pytest
 
 import litebert as package
 from litebert.data.shards import DOCUMENT_START, Shards
-from litebert.recipes.finetune import Config, _split
+from litebert.recipes._finetuning_plan import split
 from litebert.tasks import Classify
 from tests.conftest import PROSE, peer
 from tests.recipes.conftest import EXAMPLES, QUICK, SMALL, WORDS, Flow, litebert, make_examples, once, write_csv
@@ -122,7 +122,7 @@ def test_evaluate_shows_what_the_commonest_class_alone_would_score(
 ) -> None:
     (tmp_path / "t.csv").write_text("text,label\na,food\nb,food\nc,food\nd,travel\n")
     assert litebert("evaluate", "--model", flow.classifier, "--data", tmp_path / "t.csv", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["commonest"] == 0.75
+    assert json.loads(capsys.readouterr().out)["baseline"] == {"accuracy": 0.75}
 
 
 def test_predict_writes_to_a_file_what_it_would_print(
@@ -384,8 +384,7 @@ def test_without_a_valid_file_every_class_is_learned_from(flow: Flow, tmp_path: 
         assert litebert(*command, "--epochs", 1, "--seed", seed) == 0
         records = Classify.read(examples)
         task = Classify.learn_from(records)
-        config = Config(model="", train=examples, out=out, seed=seed)
-        learned, held_out = _split(records, task.targets(records), config)
+        learned, held_out = split(records, task, seed, examples)
         assert {record.label for record in learned} == set(task.labels)
         assert len(learned) + len(held_out) == len(records)
         assert held_out

@@ -65,11 +65,11 @@ MISTAKES = [
     # tables
     Mistake("a table that is not there", TUNE.replace("FILE", "nope.csv"), ("nope.csv", *MISSING)),
     Mistake("a folder as a table", TUNE.replace("FILE", "d.csv"), ("d.csv", "Is a directory"), "d.csv/x"),
-    table("another name for the text", "sentence,label\na,b\n", "line 2", "'text'", "sentence, label", "rename"),
-    table("another name for label", "text,class\na,b\n", "line 2", "no column 'label'", "text, class", "rename one"),
+    table("another name for the text", "phrase,label\na,b\n", "line 2", "'text'", "phrase, label", "--columns"),
+    table("another name for label", "text,kind\na,b\n", "line 2", "no column 'label'", "text, kind", "rename one"),
     table("an empty table", "", "holds no examples", "header line"),
     table("a table of one header", "text,label\n", "holds no examples", "at least one row"),
-    table("an empty label", "text,label\na,x\nb,\n", "line 3", "no value in column 'label'", "leave the row out"),
+    table("an empty label", "text,label\na,x\nb,\n", "line 3", "no value in column 'label'", "--skip-bad"),
     table("a list of labels", '{"text": "a", "label": ["x"]}', "line 1", "['x']", "one class name", file="t.jsonl"),
     table("a number as text", '{"text": 7, "label": "x"}', "line 1", "no text in column 'text'", file="t.jsonl"),
     table("latin-1 in a table", "text,label\ncaf\u00e9,x\n".encode("latin-1"), "line 2", "0xe9", "not UTF-8", "iconv"),
@@ -129,7 +129,7 @@ MISTAKES = [
     # settings
     setting(TUNE, "--length 513", "length=513", "512 or less"),
     setting(TRAIN, "--length 513", "length=513", "512 or less"),
-    setting(TUNE, "--length 4", "max_length=4", "at least 8"),
+    setting(TUNE, "--length 4", "length=4", "8 or more"),
     setting(TRAIN, "--length 4", "length=4", "at least 16"),
     setting(TUNE, "--epochs 0", "epochs=0", "at least 1"),
     setting(TUNE, "--batch-size 0", "batch_size=0", "at least 1"),

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from litebert.errors import CheckpointError, DataError
+from litebert.data.batches import Batch, Example, collate
+from litebert.data.windows import Window
+from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.model import Albert
 from litebert.predict import Model
-from litebert.tasks.classify import Classify, ClassifyInput, ClassifyOutput
+from litebert.tasks.classify import IMBALANCE, Classify, ClassifyOutput
+from litebert.tasks.text import TextInput
 from tests.conftest import peer
+from tests.tasks.test_text import MADE_UP, learned, scored
+
+
+def records(labels: list[str]) -> list[TextInput]:
+    return [TextInput("x", label=label) for label in labels]
+
+
+def batch_of(targets: list[int]) -> Batch:
+    return collate([Example([Window([2, 3], [0, 0], 1, 0, 0)], target) for target in targets], 0)
 
 
 def answers(labels: list[str]) -> list[ClassifyOutput]:
@@ -22,7 +35,7 @@ def test_metrics_are_scikit_learn_s() -> None:
     sklearn = peer("sklearn.metrics")
     truth = ["a", "b", "c", "a", "b", "a", "c", "c"]
     predicted = ["a", "b", "a", "a", "c", "b", "c", "c"]
-    measured = Classify(["a", "b", "c"]).metrics([ClassifyInput("x", label=t) for t in truth], answers(predicted))
+    measured = Classify(["a", "b", "c"]).metrics(records(truth), answers(predicted))
     assert measured == {
         "accuracy": pytest.approx(5 / 8),
         "macro_f1": pytest.approx(sklearn.f1_score(truth, predicted, average="macro")),
@@ -32,7 +45,7 @@ def test_metrics_are_scikit_learn_s() -> None:
 
 def test_a_class_that_never_occurs_counts_as_wrong_in_macro_f1() -> None:
     task = Classify(["a", "b", "c"])
-    assert task.metrics([ClassifyInput("x", label="a")], answers(["a"]))["macro_f1"] == pytest.approx(1 / 3)
+    assert task.metrics([TextInput("x", label="a")], answers(["a"]))["macro_f1"] == pytest.approx(1 / 3)
 
 
 def test_labels_are_learned_sorted_and_numbers_are_names_too(tmp_path: Path) -> None:
@@ -41,7 +54,7 @@ def test_labels_are_learned_sorted_and_numbers_are_names_too(tmp_path: Path) -> 
     examples = Classify.read(path)
     task = Classify.learn_from(examples)
     assert task.labels == ["10", "2"]
-    assert task.targets(examples).tolist() == [1, 0, 1]
+    assert task.targets(examples) == [1, 0, 1]
 
 
 def test_settings_rebuild_the_task() -> None:
@@ -55,12 +68,12 @@ def test_settings_rebuild_the_task() -> None:
 def test_the_loss_is_cross_entropy() -> None:
     scores = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
     expected = -(scores.log_softmax(-1)[0, 0] + scores.log_softmax(-1)[1, 0]) / 2
-    assert Classify(["a", "b"]).loss(scores, torch.tensor([0, 0])) == pytest.approx(expected.item())
+    assert Classify(["a", "b"]).loss({"scores": scores}, batch_of([0, 0])) == pytest.approx(expected.item())
 
 
 def test_the_second_text_reaches_the_model_as_segment_one(model: Model) -> None:
-    encoding = Classify(["a", "b"]).encode([ClassifyInput("left", "right")], model.tokenizer, 32)[0]
-    assert set(encoding.type_ids) == {0, 1}
+    example = Classify(["a", "b"]).features([TextInput("left", "right")], model.tokenizer, 32)[0]
+    assert set(example.sequences[0].type_ids) == {0, 1}
 
 
 def test_dropout_of_the_head_follows_the_config(model: Model) -> None:
@@ -75,3 +88,92 @@ def test_dropout_of_the_head_follows_the_config(model: Model) -> None:
 def test_what_is_not_a_text_is_refused_with_its_place(item: object) -> None:
     with pytest.raises(DataError, match="input 7"):
         Classify(["a", "b"]).parse(item, "input 7")
+
+
+@pytest.mark.parametrize(("weighted", "smoothing"), [(True, 0.0), (False, 0.1), (True, 0.2)])
+def test_class_weights_and_label_smoothing_are_those_of_scikit_learn_and_torch(
+    weighted: bool, smoothing: float
+) -> None:
+    truth = ["a"] * 13 + ["b"] * 2 + ["c"] * 5
+    task = Classify.learn_from(records(truth), class_weights=weighted, label_smoothing=smoothing)
+    weights = None
+    if weighted:
+        balanced = peer("sklearn.utils.class_weight").compute_class_weight
+        weights = torch.tensor(balanced("balanced", classes=np.array(task.labels), y=truth), dtype=torch.float32)
+    scores, targets = torch.randn(20, 3), task.targets(records(truth))
+    expected = torch.nn.CrossEntropyLoss(weights, label_smoothing=smoothing)(scores, torch.tensor(targets))
+    assert task.loss({"scores": scores}, batch_of(targets)).item() == pytest.approx(expected.item())
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0])
+def test_a_smoothing_that_leaves_nothing_right_is_refused(smoothing: float) -> None:
+    with pytest.raises(ConfigError, match=f"label_smoothing={smoothing} must be at least 0 and below 1"):
+        Classify.learn_from(records(["a", "b"]), label_smoothing=smoothing)
+
+
+def test_one_class_is_refused() -> None:
+    with pytest.raises(DataError, match=r"1 class\(es\) in column 'label' \(a\); classification needs 2 to 10,000"):
+        Classify.learn_from(records(["a", "a"]))
+
+
+def spam_filter(noise: float) -> tuple[list[str], list[ClassifyOutput]]:
+    random = np.random.default_rng(0)
+    truth = ["spam" if chance < 0.1 else "ham" for chance in random.random(4000)]
+    centre = np.array([0.7 if label == "spam" else 0.3 for label in truth])
+    probability = np.clip(centre + noise * random.standard_normal(4000), 0, 1).round(3)  # with ties
+    return truth, [
+        ClassifyOutput("spam" if p > 0.5 else "ham", max(p, 1 - p), {"ham": 1 - p, "spam": p})
+        for p in probability.tolist()
+    ]
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1, 0.5])
+def test_how_well_the_rarer_class_is_found_is_what_scikit_learn_and_counting_say(noise: float) -> None:
+    sklearn = peer("sklearn.metrics")
+    truth, outputs = spam_filter(noise)
+    measured = Classify(["ham", "spam"]).metrics(records(truth), outputs)
+    is_spam = np.array([label == "spam" for label in truth])
+    probability = np.array([output.probabilities["spam"] for output in outputs])
+    answered = [output.label for output in outputs]
+    assert measured["pr_auc_of_spam"] == pytest.approx(sklearn.average_precision_score(is_spam, probability))
+    for label in ("ham", "spam"):
+        assert measured[f"f1_of_{label}"] == pytest.approx(sklearn.f1_score(truth, answered, pos_label=label))
+    recalls = [0.0]
+    for threshold in set(probability):
+        caught = probability >= threshold
+        if caught[~is_spam].mean() <= 0.001:
+            recalls.append(caught[is_spam].mean())
+    assert measured["recall_of_spam_at_0.1%_false_alarms"] == pytest.approx(max(recalls))
+
+
+@pytest.mark.parametrize(("labels", "truth"), [(["a", "b", "c"], ["a", "b"]), (["a", "b"], ["a", "a"])])
+def test_nothing_is_said_of_a_rarer_class_where_there_is_none(labels: list[str], truth: list[str]) -> None:
+    outputs = [ClassifyOutput(label, 1.0, dict.fromkeys(labels, 0.5)) for label in truth]
+    assert set(Classify(labels).metrics(records(truth), outputs)) == {"accuracy", "macro_f1", "mcc"}
+
+
+def test_imbalance_is_worth_a_remark_with_the_way_out() -> None:
+    task = Classify(["a", "b"])
+    assert task.remarks(records(["a"] * (2 * IMBALANCE - 1) + ["b"] * 2)) == []
+    (remark,) = task.remarks(records(["a"] * 2 * IMBALANCE + ["b"] * 2))
+    assert "imbalance: 10 examples of 'a' and 2 of 'b'" in remark
+    assert "--class-weights" in remark
+
+
+def test_the_prior_loss_is_the_entropy_of_the_classes() -> None:
+    task, truth = Classify(["a", "b", "c"]), [0] * 6 + [1] * 3 + [2]
+    examples = [Example([], target) for target in truth]
+    assert task.prior_loss(examples) == pytest.approx(peer("scipy.stats").entropy([6, 3, 1]))
+    constant = torch.tensor([0.6, 0.3, 0.1]).log().expand(10, 3)
+    assert task.prior_loss(examples) == pytest.approx(task.loss({"scores": constant}, batch_of(truth)).item())
+    assert Classify(["a", "b"], class_weights=[1, 2]).prior_loss(examples) is None
+
+
+def test_the_baseline_is_the_most_frequent_class() -> None:
+    assert Classify(["a", "b"]).baseline(records(["a", "b", "b", "b"])) == {"accuracy": 0.75}
+
+
+def test_a_tiny_model_learns_made_up_examples_by_heart(model: Model) -> None:
+    lessons = [TextInput(text, label=text.split()[0]) for text in MADE_UP]
+    taught = learned(Classify.learn_from(lessons), lessons, model.tokenizer, model.config)
+    assert scored(taught, lessons)["accuracy"] == 1

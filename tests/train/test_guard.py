@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from litebert.errors import ConfigError
-from litebert.train.guard import Guard, Plateau
+from litebert.train.guard import Collapse, Guard, Plateau
 from litebert.train.weights import Average
 
 
@@ -129,3 +129,49 @@ def test_a_model_that_has_just_changed_is_given_time() -> None:
         if number % 300 == 0:
             plateau.start_anew()
         assert plateau.notice(6.2) is None
+
+
+def heard(collapse: Collapse, losses: list[float], start: int = 0) -> list[str | None]:
+    """The verdict after every step."""
+    verdicts = []
+    for done, loss in enumerate(losses, start=start + 1):
+        collapse.notice(done, loss)
+        verdicts.append(collapse.verdict)
+    return verdicts
+
+
+def test_a_loss_at_the_prior_is_a_collapse_after_two_fifths_of_the_steps() -> None:
+    verdicts = heard(Collapse(0.69, 1000), [0.69] * 1000)
+    assert verdicts[:399] == [None] * 399
+    assert verdicts[399] == "the loss of the last 100 steps is 0.690, where the same answer for all gives 0.690"
+    assert all(verdicts[399:])
+
+
+def test_a_short_run_is_heard_for_a_hundred_steps_at_least() -> None:
+    verdicts = heard(Collapse(0.69, 120), [0.69] * 120)
+    assert [verdict is not None for verdict in verdicts] == [False] * 99 + [True] * 21
+
+
+@pytest.mark.parametrize("slope", [0.0005, 0.0001])
+def test_a_falling_loss_is_no_collapse(slope: float) -> None:
+    assert not any(heard(Collapse(0.69, 1000), [0.69 - slope * number for number in range(1000)]))
+
+
+def test_one_that_begins_to_learn_late_is_cleared() -> None:
+    verdicts = heard(Collapse(0.69, 1000), [0.7] * 450 + [0.4] * 550)
+    assert verdicts[449] is not None
+    assert verdicts[-1] is None
+
+
+def test_noise_around_the_prior_does_not_hide_a_collapse() -> None:
+    assert heard(Collapse(0.69, 1000), [0.5, 0.9] * 500)[-1] is not None
+
+
+@pytest.mark.parametrize("stop", [1, 99, 100, 430, 1005])
+def test_a_resumed_run_comes_to_the_same_verdicts(stop: int) -> None:
+    losses = [0.69 + 0.01 * (number % 3) for number in range(1009)]
+    whole = heard(Collapse(0.69, 1009), losses)
+    first, second = Collapse(0.69, 1009), Collapse(0.69, 1009)
+    heard(first, losses[:stop])
+    second.restore(json.loads(json.dumps(first.state())))
+    assert heard(second, losses[stop:], start=stop) == whole[stop:]

@@ -1,44 +1,118 @@
-"""Encodings to tensors, and which examples each step sees."""
+"""Sequences to tensors, and which examples each step sees.
+
+Shapes: B examples, S sequences (an example may have several: the windows of a long text, the options of a choice),
+L columns.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from litebert.tokenizer import Encoding
+IGNORED = -100
+"""A target that no loss looks at: torch's own mark for it."""
+NEIGHBOURS = 32  # batches among which examples of similar length are gathered
+
+
+class Tokens(Protocol):
+    """What the model reads as one sequence."""
+
+    @property
+    def ids(self) -> list[int]: ...
+    @property
+    def type_ids(self) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A record as the model reads it."""
+
+    sequences: Sequence[Tokens]
+    """Together they get one answer."""
+    target: Any = None
+    """What the loss compares with: a number, or an array, of the same size in every example or as long as the
+    sequence; None when there is nothing to learn from."""
+    notes: Any = None
+    """What the task has to remember to answer: where the tokens stood in the text, say."""
+
+    @property
+    def length(self) -> int:
+        """Of the longest sequence."""
+        return max(len(sequence.ids) for sequence in self.sequences)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded sequences, (B, L) each."""
+    """Padded sequences, (S, L) each, and what belongs to them."""
 
     input_ids: Tensor
     attention_mask: Tensor | None
     """True at real tokens; None when nothing is padded."""
     token_type_ids: Tensor
+    owner: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+    """(S,) which example of the batch a sequence belongs to."""
+    examples: int = 0
+    lengths: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+    """(S,) real tokens in each."""
+    targets: Tensor | None = None
+    """(B, ...), or (S, L) with IGNORED in the padding for a target per token."""
+    noise: Tensor | None = None
+    """(S, L, E) to add to the word embeddings; adversarial training sets it."""
 
     def to(self, device: torch.device | str) -> Batch:
-        mask = None if self.attention_mask is None else self.attention_mask.to(device, non_blocking=True)
-        return Batch(
-            self.input_ids.to(device, non_blocking=True), mask, self.token_type_ids.to(device, non_blocking=True)
-        )
+        if torch.device(device).type == "cpu":
+            return self
+        moved: dict[str, Any] = {
+            name: value.to(device, non_blocking=True) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)
+
+    @property
+    def real(self) -> Tensor:
+        """(S, L) True at real tokens."""
+        return torch.ones_like(self.input_ids, dtype=torch.bool) if self.attention_mask is None else self.attention_mask
 
 
-def collate(encodings: Sequence[Encoding], pad_id: int) -> Batch:
-    """Pad to the longest of these encodings."""
-    longest = max(len(encoding) for encoding in encodings)
-    ids = np.full((len(encodings), longest), pad_id, dtype=np.int64)
+def pad(sequences: Sequence[Tokens], pad_id: int) -> Batch:
+    """Pad to the longest of these sequences."""
+    return collate([Example([sequence]) for sequence in sequences], pad_id)
+
+
+def collate(examples: Sequence[Example], pad_id: int) -> Batch:
+    """All sequences of these examples in one batch, padded to the longest."""
+    sequences = [sequence for example in examples for sequence in example.sequences]
+    lengths = np.array([len(sequence.ids) for sequence in sequences])
+    ids = np.full((len(sequences), lengths.max()), pad_id, dtype=np.int64)
     types = np.zeros_like(ids)
-    real = np.zeros(ids.shape, dtype=bool)
-    for row, encoding in enumerate(encodings):
-        ids[row, : len(encoding)] = encoding.ids
-        types[row, : len(encoding)] = encoding.type_ids
-        real[row, : len(encoding)] = True
-    return Batch(torch.from_numpy(ids), None if real.all() else torch.from_numpy(real), torch.from_numpy(types))
+    for row, sequence in enumerate(sequences):
+        ids[row, : lengths[row]] = sequence.ids
+        types[row, : lengths[row]] = sequence.type_ids
+    real = np.arange(ids.shape[1]) < lengths[:, None]
+    owner = np.repeat(np.arange(len(examples)), [len(example.sequences) for example in examples])
+    return Batch(
+        torch.from_numpy(ids),
+        None if real.all() else torch.from_numpy(real),
+        torch.from_numpy(types),
+        torch.from_numpy(owner),
+        len(examples),
+        torch.from_numpy(lengths),
+        _targets([example.target for example in examples], ids.shape[1]),
+    )
+
+
+def _targets(targets: Sequence[Any], length: int) -> Tensor | None:
+    if any(target is None for target in targets):
+        return None
+    arrays = [np.asarray(target) for target in targets]
+    if len({array.shape for array in arrays}) > 1:  # one per token
+        padding = ((0, length - len(array)) for array in arrays)
+        arrays = [np.pad(array, pads, constant_values=IGNORED) for array, pads in zip(arrays, padding, strict=True)]
+    return torch.from_numpy(np.stack(arrays))
 
 
 def by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
@@ -47,9 +121,24 @@ def by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
-def epoch_batch(num_examples: int, batch_size: int, seed: int, step: int) -> np.ndarray:
-    """The examples of training step `step`: a new shuffle every epoch, the last batch of an epoch may be short."""
-    steps_per_epoch = -(-num_examples // batch_size)
-    epoch, within = divmod(step, steps_per_epoch)
-    order = np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(num_examples)
-    return order[within * batch_size : (within + 1) * batch_size]
+def steps_per_epoch(num_examples: int, batch_size: int) -> int:
+    return -(-num_examples // batch_size)
+
+
+def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """Every example once, in a new order each epoch, in batches of similar length; the last may be short.
+
+    Shuffled, then sorted by length within stretches of some batches, then the batches are shuffled: chance decides
+    what stands together, except that little is padded. Depends on nothing but its arguments.
+    """
+    random = np.random.Generator(np.random.Philox(key=[seed, epoch]))
+    order = random.permutation(len(lengths))
+    stretch = batch_size * NEIGHBOURS
+    order = np.concatenate(
+        [
+            part[np.argsort(-lengths[part], kind="stable")]
+            for part in np.split(order, range(stretch, len(order), stretch))
+        ]
+    )
+    batches = np.split(order, range(batch_size, len(order), batch_size))
+    return [batches[i] for i in random.permutation(len(batches))]

@@ -1,21 +1,41 @@
-"""Tables of examples: CSV, TSV, JSONL and Parquet, plain or compressed, as rows that know their line."""
+"""Tables of examples: CSV, TSV, JSON and Parquet, plain or compressed, as rows that know their line."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from litebert.data.corpus import json_object
-from litebert.errors import DataError, require_extra
+from litebert.data.corpus import SNIFFED_BYTES, detect_encoding, json_object
+from litebert.errors import ConfigError, DataError, require_extra
 from litebert.files import COMPRESSED, DAMAGE, decompressed
 
 FIELD_LIMIT_CHARACTERS = 10_000_000
 TABLE_LIMIT_BYTES = 1 << 30  # unpacked
-FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
+DELIMITED: dict[str, str] = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+JSON = (".jsonl", ".ndjson", ".json")
+FORMATS = (*DELIMITED, *JSON, ".parquet")
+TABLES = tuple(kind for kind in FORMATS if kind != ".txt")
+"""Those that cannot be a plain text."""
+
+PAIRS = (
+    ("text", "text_b"),
+    ("text_a", "text_b"),
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("premise", "hypothesis"),
+    ("#1 string", "#2 string"),
+    ("question", "sentence"),
+)
+"""Names under which the two texts of a pair are known, in the benchmarks and elsewhere; case does not count."""
+SINGLES = ("text", "text_a", "sentence", "content", "review", "sms", "utterance")
+LABELS = ("label", "labels", "gold_label", "quality", "is_duplicate", "score", "category", "class", "target", "intent")
+COLA = {"label": 2, "text": 4}
+"""CoLA's files have no header: source, label, the author's mark, sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +51,108 @@ class Row:
         return f"{self.path}, line {self.line}"
 
 
-def read_rows(path: Path) -> list[Row]:
-    """All rows of a table. The suffix before any compression names the format."""
+@dataclass
+class Source:
+    """How to read files of examples, and what was left out of them."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """What to find where: a role such as `text`, `text_b` or `label` to a column's name, or to its number, from 1 on,
+    in a file without a header. Roles that are not here are found by their usual names."""
+    skip_bad: bool = False
+    """Leave out what cannot be read instead of stopping."""
+    skipped: list[str] = field(default_factory=list)
+    """What was left out, and why."""
+
+    @classmethod
+    def of(cls, columns: Sequence[str], skip_bad: bool = False) -> Source:
+        """From settings such as `text=1 label=2`."""
+        pairs = [given.partition("=") for given in columns]
+        wrong = next(
+            (given for given, (role, _, column) in zip(columns, pairs, strict=True) if not role * len(column)), ""
+        )
+        if wrong:
+            raise ConfigError(f"columns={wrong!r} must say what stands where, such as text=sentence or label=2")
+        return cls({role: column for role, _, column in pairs}, skip_bad)
+
+    @property
+    def numbers(self) -> dict[str, int] | None:
+        """Roles by the number of their column; None where names are given."""
+        if not self.columns or not all(column.isdigit() for column in self.columns.values()):
+            return None
+        numbers = {role: int(column) for role, column in self.columns.items()}
+        if min(numbers.values()) < 1:
+            raise ConfigError("columns are counted from 1: the first is 1, not 0")
+        return numbers
+
+    def refuse(self, error: DataError) -> None:
+        """Something cannot be read: stop, or remember it and go on."""
+        if not self.skip_bad:
+            raise error
+        self.skipped.append(str(error))
+
+
+def read_rows(path: Path, source: Source | None = None) -> list[Row]:
+    """All rows of a table, with the columns under the names of their roles. The suffix names the format."""
+    source = source or Source()
     kind = format_of(path)
     if kind not in FORMATS:
         raise DataError(
             f"{path}: unknown format {kind!r}; "
             f"name the file {', '.join('*' + f for f in FORMATS)}, or one of them + {' '.join(COMPRESSED)}"
         )
-    if kind == ".parquet":
-        rows = list(_parquet(path))
+    if kind in DELIMITED:
+        rows = list(_delimited(path, read_text(path), DELIMITED[kind], source))
     else:
-        text = read_text(path)
-        rows = list(_jsonl(path, text) if kind == ".jsonl" else _delimited(path, text, "\t" if kind == ".tsv" else ","))
+        rows = list(_by_roles(_parquet(path) if kind == ".parquet" else json_rows(path, source), source))
     if not rows:
         raise DataError(f"{path}: holds no examples; it needs a header line and at least one row")
     return rows
+
+
+def _by_roles(rows: Iterable[Row], source: Source) -> Iterator[Row]:
+    for row in rows:
+        try:
+            yield Row(by_role(row.values, source, row.where), row.path, row.line)
+        except DataError as error:
+            source.refuse(error)
+
+
+def by_role(values: Mapping[str, Any], source: Source | None = None, where: str = "") -> dict[str, Any]:
+    """The same values with texts and label under `text`, `text_b` and `label`; all others keep their names."""
+    names = _renamed([str(name) for name in values], source or Source(), where)
+    return dict(zip(names, values.values(), strict=True))
+
+
+def _renamed(names: Sequence[str], source: Source, where: str) -> list[str]:
+    """The columns' names, with its role in place of the name of each that has one."""
+    roles = _roles(names, source, where)
+    # a column that has a role's name and not the role must not be taken for it
+    taken = set(roles.values())
+    return [roles.get(name, f"other {name}" if name in taken else name) for name in names]
+
+
+def _roles(names: Sequence[str], source: Source, where: str) -> dict[str, str]:
+    """Column name -> role."""
+    for role, column in source.columns.items():
+        if column not in names:
+            listed = ", ".join(names)
+            raise DataError(
+                f"{where}: columns {role}={column}: no such column among {listed}; name one of them, or "
+                "leave such rows out with --skip-bad"
+            )
+    found = {column: role for role, column in source.columns.items()}
+    known = {name.lower(): name for name in names if name not in found}
+    if not {"text", "text_b"} & set(source.columns):
+        pair = next((pair for pair in PAIRS if pair[0] in known and pair[1] in known), None)
+        single = next((name for name in SINGLES if name in known), None)
+        if pair is not None:
+            found |= {known[pair[0]]: "text", known[pair[1]]: "text_b"}
+        elif single is not None:
+            found[known[single]] = "text"
+    label = next((name for name in LABELS if name in known and known[name] not in found), None)
+    if "label" not in source.columns and label is not None:
+        found[known[label]] = "label"
+    return found
 
 
 def format_of(path: Path) -> str:
@@ -55,16 +161,68 @@ def format_of(path: Path) -> str:
 
 
 def read_text(path: Path) -> str:
-    """A whole text file; UTF-8, with or without a byte-order mark."""
+    """A whole text file: UTF-8 with or without a byte-order mark, or UTF-16 or GB18030, which are recognised."""
     content = _read_bytes(path)
+    encoding = detect_encoding(content[:SNIFFED_BYTES])
     try:
-        return str(content.decode("utf-8-sig"))
+        return str(content.decode("utf-8-sig" if encoding == "utf-8" else encoding)).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         byte = content[error.start]
         raise DataError(
-            f"{path}, line {line}: byte 0x{byte:02x} is not UTF-8; convert it first, with: iconv -f ENCODING -t UTF-8"
+            f"{path}, line {line}: byte 0x{byte:02x} is not {encoding.upper()}; "
+            "convert it first, with: iconv -f ENCODING -t UTF-8"
         ) from error
+
+
+def read_json_file(path: Path) -> Any:
+    """One JSON value: SQuAD, RACE and their like."""
+    try:
+        return json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not JSON ({error}); save it again") from error
+
+
+def json_rows(path: Path, source: Source | None = None) -> Iterator[Row]:
+    """Objects: one per line, one after the other over several lines, or in one array."""
+    source, text = source or Source(), read_text(path)
+    if format_of(path) == ".json" and text.lstrip()[:1] == "[":
+        values = read_json_file(path)
+        for number, value in enumerate(values, start=1):
+            if isinstance(value, dict):
+                yield Row(value, path, number)
+            else:
+                source.refuse(
+                    DataError(f"{path}, item {number}: {str(value)[:40]!r} is not a JSON object; write objects")
+                )
+        return
+    if format_of(path) == ".json":
+        yield from _concatenated(path, text)
+        return
+    for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: U+2028 may stand in a JSON string
+        if line.strip():
+            try:
+                yield Row(json_object(line, f"{path}, line {number}"), path, number)
+            except DataError as error:
+                source.refuse(error)
+
+
+def _concatenated(path: Path, text: str) -> Iterator[Row]:
+    decoder, at, line = json.JSONDecoder(), 0, 1
+    while at < len(text):
+        if text[at].isspace():
+            line += text[at] == "\n"
+            at += 1
+            continue
+        try:
+            value, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}, line {line}: not JSON ({error}); write one object after the other") from error
+        if not isinstance(value, dict):
+            raise DataError(f"{path}, line {line}: {str(value)[:40]!r} is not a JSON object; write objects")
+        yield Row(value, path, line)
+        line += text.count("\n", at, end)
+        at = end
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -80,30 +238,56 @@ def _read_bytes(path: Path) -> bytes:
     return content
 
 
-def _delimited(path: Path, text: str, delimiter: str) -> Iterator[Row]:
+def _delimited(path: Path, text: str, delimiter: str, source: Source) -> Iterator[Row]:
+    header: list[str] | None = None
+    numbers = source.numbers
+    for began, cells in _cells(path, text, delimiter):
+        if header is None and numbers is None and _is_cola(cells):
+            numbers = COLA
+        if numbers is not None:
+            if max(numbers.values()) > len(cells):
+                source.refuse(
+                    DataError(
+                        f"{path}, line {began}: {len(cells)} fields, and column {max(numbers.values())} is asked for; "
+                        "add what is missing, or leave such rows out with --skip-bad"
+                    )
+                )
+                continue
+            yield Row({role: cells[number - 1] for role, number in numbers.items()}, path, began)
+        elif header is None:
+            header = _checked_header(path, began, [cell.strip() for cell in cells])
+            header = _renamed(header, source, f"{path}, line {began}")
+        elif len(cells) != len(header):
+            source.refuse(
+                DataError(
+                    f"{path}, line {began}: {len(cells)} fields where the header has {len(header)} "
+                    f"({', '.join(header)}); quote fields that contain {delimiter!r}, or leave such rows out with "
+                    "--skip-bad"
+                )
+            )
+        else:
+            yield Row(dict(zip(header, cells, strict=True)), path, began)
+
+
+def _cells(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The line on which a row began and its fields, for every row that is not empty."""
     csv.field_size_limit(FIELD_LIMIT_CHARACTERS)
     # a tab cannot stand inside a TSV field, so quotes there are ordinary characters, often unpaired ones
     quoting: Literal[0, 3] = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting, strict=True)
-    header: list[str] | None = None
     line = 0  # a quoted field may span lines: report where its row began
     try:
         for cells in reader:
             began, line = line + 1, reader.line_num
-            if not any(cell.strip() for cell in cells):
-                continue
-            if header is None:
-                header = _checked_header(path, began, [cell.strip() for cell in cells])
-                continue
-            if len(cells) != len(header):
-                raise DataError(
-                    f"{path}, line {began}: {len(cells)} fields where the header has {len(header)} "
-                    f"({', '.join(header)}); quote fields that contain {delimiter!r}"
-                )
-            yield Row(dict(zip(header, cells, strict=True)), path, began)
+            if any(cell.strip() for cell in cells):
+                yield began, cells
     except csv.Error as error:
         # the row's first line: a quote that nobody closes is noticed only at the end of the file
         raise DataError(f"{path}, line {line + 1}: {error}; check the quotes, or save as .jsonl") from error
+
+
+def _is_cola(cells: Sequence[str]) -> bool:
+    return len(cells) == 4 and cells[1] in ("0", "1") and cells[2] in ("", "*")
 
 
 def _checked_header(path: Path, line: int, header: list[str]) -> list[str]:
@@ -113,13 +297,6 @@ def _checked_header(path: Path, line: int, header: list[str]) -> list[str]:
             f"{path}, line {line}: column {sorted(repeated)[0]!r} appears twice; give every column its own name"
         )
     return header
-
-
-def _jsonl(path: Path, text: str) -> Iterator[Row]:
-    for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: U+2028 may stand in a JSON string
-        if not line.strip():
-            continue
-        yield Row(json_object(line, f"{path}, line {number}"), path, number)
 
 
 def _parquet(path: Path) -> Iterator[Row]:

@@ -26,7 +26,7 @@ from litebert.tasks import TASKS, Task
 from litebert.tasks.mask import Mask
 from litebert.tokenizer import Tokenizer
 
-OURS = ("sharing", "relative_attention_distance", "depth_embedding")
+OURS = ("sharing", "relative_attention_distance", "depth_embedding", "lora_rank")
 """Settings transformers does not know; in config.json they stand under `litebert`."""
 WEIGHT_LIMIT_BYTES = 8 << 30
 
@@ -44,12 +44,20 @@ _EMBEDDINGS = {
     "pooler.bias": "pooler.bias",
     "relative_bias": "encoder.litebert_relative_bias",
     "depth_embeddings.weight": "encoder.litebert_depth_embeddings.weight",
+    "adapters.down": "encoder.litebert_adapters.down",
+    "adapters.up": "encoder.litebert_adapters.up",
 }
 _HEADS = {
     "mlm": {"dense": "predictions.dense", "norm": "predictions.LayerNorm", "bias": "predictions.bias"},
     "order": {"linear": "sop_classifier.classifier"},
     "classify": {"linear": "classifier"},
+    "tag": {"linear": "classifier"},
+    "choose": {"linear": "classifier"},
+    "answer": {"linear": "qa_outputs"},
 }
+"""Parts of our heads that transformers knows, and what it calls them."""
+_OWN_HEAD = "litebert_heads"
+"""The rest of them stand under this name, and the folder is one that transformers refuses."""
 _TIED = {
     "predictions.decoder.weight": "encoder.word_embeddings.weight",
     "predictions.decoder.bias": "heads.mlm.bias",
@@ -141,10 +149,11 @@ def settings_of(folder: Folder) -> dict[str, Any]:
         ours["num_hidden_groups"] = config.num_hidden_groups
         settings["num_hidden_groups"] = config.num_hidden_layers
     if task is not None:
-        ours["task"] = task.name
+        ours |= {"task": task.name, "options": task.options()}
         settings |= task.settings()
     # transformers would load these and ignore what makes them different, so it must not know them
-    expressible = not config.relative_attention_distance and not config.depth_embedding
+    expressible = not (config.relative_attention_distance or config.depth_embedding or config.lora_rank)
+    expressible = expressible and not any(theirs.startswith(_OWN_HEAD) for _, theirs, _ in name_map(folder.model))
     return settings | {
         "model_type": "albert" if expressible else "litebert",
         "architectures": [_architecture(folder.model, task)],
@@ -209,10 +218,12 @@ def name_map(model: Albert) -> Iterator[tuple[str, str, int | None]]:
                     yield f"{attention}.{ours}.{kind}", f"{theirs}.{name}.{kind}", None
                 for ours, name in _FFN.items():
                     yield f"{ffn}.{ours}.{kind}", f"{theirs}.{name}.{kind}", None
-    for head in model.heads:
-        for ours, theirs in _HEADS[head].items():
-            for kind in ("",) if ours == "bias" else (".weight", ".bias"):
-                yield f"heads.{head}.{ours}{kind}", f"{theirs}{kind}", None
+    for head, module in model.heads.items():
+        for name in module.state_dict():
+            own, _, rest = name.partition(".")
+            known = _HEADS.get(head, {}).get(own)
+            theirs = f"{_OWN_HEAD}.{head}.{name}" if known is None else f"{known}.{rest}".rstrip(".")
+            yield f"heads.{head}.{name}", theirs, None
 
 
 def _assemble(model: Albert, tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
@@ -287,10 +298,12 @@ def _heads_for(
     architectures = settings.get("architectures") or [""]
     if not isinstance(architectures, list):
         raise CheckpointError(f"architectures={architectures!r} in config.json must be a list of names")
-    architecture, named = architectures[0], settings.get("litebert", {}).get("task")
+    architecture, ours = architectures[0], settings.get("litebert", {})
+    named, problem = ours.get("task"), settings.get("problem_type")
     for task_class in TASKS.values():
-        if task_class is not Mask and (named == task_class.name or architecture == task_class.architecture):
-            task = task_class.from_settings(settings)
+        same = architecture == task_class.architecture and problem in task_class.problems
+        if task_class is not Mask and (named == task_class.name or (named is None and same)):
+            task = task_class.from_settings(settings | {"options": ours.get("options", {})})
             with torch.device("meta"):
                 return task, {task.head_name: task.head(config)}
     with torch.device("meta"):

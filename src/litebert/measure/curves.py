@@ -129,6 +129,30 @@ def draw_confusion(labels: Sequence[str], counts: Sequence[Sequence[int]], capti
     return _as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
 
 
+@dataclass(frozen=True)
+class Point:
+    """The mean of some values: where it stands, what it is, and of how many."""
+
+    x: float
+    y: float
+    count: int
+
+
+def draw_points(points: Sequence[Point], caption: str, x_label: str, y_label: str, *, diagonal: bool = False) -> str:
+    """Shares over something, a dot the larger the more stand behind it; the diagonal is what would be perfect."""
+    figure, axes = _figure(3.7, 2.5)
+    colour, most = COLOURS["run0"][0], max(point.count for point in points)
+    if diagonal:
+        axes.plot([0, 1], [0, 1], color=COLOURS["quiet"][0], linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.plot([point.x for point in points], [point.y for point in points], color=colour, linewidth=1.2)
+    sizes = [12 + 110 * point.count / most for point in points]
+    axes.scatter([point.x for point in points], [point.y for point in points], s=sizes, color=colour, zorder=3)
+    axes.set(ylim=(-0.04, 1.04), xlabel=x_label, ylabel=y_label)
+    if diagonal:
+        axes.set_xlim(-0.04, 1.04)
+    return _as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
+
+
 def running_mean(values: Sequence[float], share: float = 0.03) -> list[float]:
     """The mean over a share of the run around every step: around, so that it lies on the curve and not behind it."""
     reach = int(len(values) * share / 2)

@@ -8,7 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from litebert.files import atomic_write
-from litebert.measure.curves import COLOURS, Line, Panel, Series, colour_of, dash_of, draw_confusion, draw_panel
+from litebert.measure.curves import (
+    COLOURS,
+    Line,
+    Panel,
+    Point,
+    Series,
+    colour_of,
+    dash_of,
+    draw_confusion,
+    draw_panel,
+    draw_points,
+)
 
 _LIGHT, _DARK = (
     "; ".join(f"--{name}: {colours[theme]}" for name, colours in COLOURS.items()) + ";" for theme in (0, 1)
@@ -85,6 +96,12 @@ class Report:
     def confusion(self, labels: Sequence[str], counts: Sequence[Sequence[int]], caption: str) -> None:
         """Rows are the truth, columns the answers."""
         self._drawing(draw_confusion(labels, counts, caption), caption)
+
+    def points(
+        self, points: Sequence[Point], caption: str, x_label: str, y_label: str, *, diagonal: bool = False
+    ) -> None:
+        """Means over something, as dots."""
+        self._drawing(draw_points(points, caption, x_label, y_label, diagonal=diagonal), caption)
 
     def write(self, path: Path) -> None:
         page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(self._title)}</title>'

@@ -2,7 +2,15 @@
 
 from litebert.model.albert import PRESETS, AlbertConfig, Encoder, preset
 from litebert.model.attention import Dense, Packed, attend
-from litebert.model.heads import Albert, MaskedTokenHead, PooledHead, pretraining_heads
+from litebert.model.heads import (
+    Albert,
+    HeadKind,
+    MaskedTokenHead,
+    PooledHead,
+    TextHead,
+    TokenHead,
+    pretraining_heads,
+)
 
 __all__ = [
     "PRESETS",
@@ -10,9 +18,12 @@ __all__ = [
     "AlbertConfig",
     "Dense",
     "Encoder",
+    "HeadKind",
     "MaskedTokenHead",
     "Packed",
     "PooledHead",
+    "TextHead",
+    "TokenHead",
     "attend",
     "preset",
     "pretraining_heads",

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from litebert.errors import ConfigError, DataError
+from litebert.model.adapters import DepthAdapters
 from litebert.model.attention import Backend, Dense, Layout, Packed, attend, choose_backend
 
 Sharing = Literal["all", "attention", "ffn", "none"]
@@ -38,7 +39,7 @@ ACTIVATION_ALIASES = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", 
 
 @dataclass(frozen=True)
 class AlbertConfig:
-    """The shape of an ALBERT. Field names are those of Hugging Face's config.json, plus three of our own at the end."""
+    """The shape of an ALBERT. Field names are those of Hugging Face's config.json, plus four of our own at the end."""
 
     vocab_size: int = 30000
     embedding_size: int = 128
@@ -68,10 +69,13 @@ class AlbertConfig:
     depth_embedding: bool = False
     """Add a learned vector per pass, so that a shared layer knows its depth. Costs layers * hidden parameters and one
     addition per pass. transformers cannot express it."""
+    lora_rank: int = 0
+    """Low-rank changes of the attention's queries and values at every pass, of this rank; 0 = off. Costs
+    4 * layers * hidden * rank parameters. transformers cannot express it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden_act", ACTIVATION_ALIASES.get(self.hidden_act, self.hidden_act))
-        may_be_zero = {"relative_attention_distance", "pad_token_id"}
+        may_be_zero = {"relative_attention_distance", "pad_token_id", "lora_rank"}
         counts = {"num_hidden_layers", "num_hidden_groups", "inner_group_num", "num_attention_heads"}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -216,6 +220,8 @@ class Encoder(nn.Module):
             nn.Parameter(torch.empty(2 * distance + 1, config.num_attention_heads)) if distance else None
         )
         self.depth_embeddings = _table(config.num_hidden_layers, config.hidden_size) if config.depth_embedding else None
+        rank = config.lora_rank
+        self.adapters = DepthAdapters(config.num_hidden_layers, config.hidden_size, rank) if rank else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -282,7 +288,7 @@ class Encoder(nn.Module):
     def depths_of(self, depth: int | None = None) -> dict[str, tuple[int, ...]]:
         """Which passes use a parameter, by name; -1 stands for what comes before the first pass.
 
-        What is not in here belongs to no layer: the pooler, the relative bias and the depth embeddings.
+        What is not in here belongs to no layer: the pooler, the relative bias, the depth embeddings, the adapters.
         """
         passes = range(self._checked_depth(depth))
         before = ("word_", "position_", "segment_", "embedding_", "project")
@@ -342,10 +348,14 @@ class Encoder(nn.Module):
         """
         number = self.config.block_at(half, layer, inner)
         block = self.attention[number] if half == "attention" else self.ffn[number]
-        if self.weight_at is None:
+        if self.weight_at is None and self.adapters is None:
             return block, None
-        named = ((name, f"{half}.{number}.{name}", weight) for name, weight in block.named_parameters())
-        return block, {name: self.weight_at(path, weight, layer, passes) for name, path, weight in named}
+        seen: Seen = {}
+        for name, weight in block.named_parameters():
+            path = f"{half}.{number}.{name}"
+            weight = weight if self.adapters is None else self.adapters(path, weight, layer)
+            seen[name] = weight if self.weight_at is None else self.weight_at(path, weight, layer, passes)
+        return block, seen
 
     def _attention_bias(self, length: int) -> Tensor | None:  # (N, L, L)
         """The learned bias by relative distance, spread out once for all passes."""
@@ -360,7 +370,8 @@ class Encoder(nn.Module):
         layers = self.config.num_hidden_layers
         if depth is None:
             return layers
-        endless = self.config.sharing == "all" and self.config.num_hidden_groups == 1 and self.depth_embeddings is None
+        one_layer = self.config.sharing == "all" and self.config.num_hidden_groups == 1
+        endless = one_layer and self.depth_embeddings is None and self.adapters is None
         if depth < 1 or (depth > layers and not endless):
             raise ConfigError(
                 f"depth={depth} must lie between 1 and {layers}; only one fully shared layer can run deeper"

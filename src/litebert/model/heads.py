@@ -6,10 +6,12 @@ Shapes: M masked positions, B sequences, V vocabulary, E embedding, H hidden, C 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from litebert.errors import ConfigError
 from litebert.model.albert import ACTIVATIONS, AlbertConfig, Encoder, initialize
 
 
@@ -40,6 +42,88 @@ class PooledHead(nn.Module):
 
     def forward(self, pooled: Tensor) -> Tensor:  # (B, H) -> (B, C)
         return self.linear(self.dropout(pooled))
+
+
+HeadKind = Literal["linear", "mlp", "cnn", "lstm"]
+"""What stands between the encoder and the scores of a task: nothing, one layer more, a window of three tokens, or
+both directions of the text."""
+
+
+class TextHead(nn.Module):
+    """Scores of a whole text, from the pooled vector or, for cnn and lstm, from the tokens."""
+
+    def __init__(self, config: AlbertConfig, num_outputs: int, kind: HeadKind = "linear", dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.body = _body(config, kind)
+        self.linear = nn.Linear(config.hidden_size, num_outputs)
+        initialize(self, config.initializer_range)
+
+    def forward(self, hidden: Tensor, real: Tensor, pooled: Tensor | None) -> Tensor:
+        """(S, L, H), (S, L) True at real tokens, and (S, H) where the kind reads it; (S, C) out."""
+        if pooled is not None:
+            return self.linear(self.dropout(pooled if self.body is None else self.body(self.dropout(pooled))))
+        assert self.body is not None
+        found = self.body(self.dropout(hidden), real).masked_fill(~real[..., None], float("-inf")).amax(1)  # (S, H)
+        return self.linear(self.dropout(found))
+
+
+class TokenHead(nn.Module):
+    """Scores of every token."""
+
+    def __init__(self, config: AlbertConfig, num_outputs: int, kind: HeadKind = "linear", dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.body = _body(config, kind)
+        self.linear = nn.Linear(config.hidden_size, num_outputs)
+        initialize(self, config.initializer_range)
+
+    def forward(self, hidden: Tensor, real: Tensor) -> Tensor:  # (S, L, H), (S, L) -> (S, L, C)
+        hidden = self.dropout(hidden)
+        return self.linear(hidden if self.body is None else self.dropout(self.body(hidden, real)))
+
+
+class _Mlp(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        return nn.functional.gelu(self.dense(hidden))
+
+
+class _Cnn(nn.Module):
+    """Each token with its two neighbours; what is not real is 0 and stays so."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv1d(size, size, 3, padding=1)
+
+    def forward(self, hidden: Tensor, real: Tensor) -> Tensor:  # (S, L, H)
+        clean = hidden * real[..., None]
+        return nn.functional.gelu(self.convolution(clean.mT).mT)
+
+
+class _Lstm(nn.Module):
+    """Forwards and backwards over the real tokens."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(size, size // 2, batch_first=True, bidirectional=True)
+
+    def forward(self, hidden: Tensor, real: Tensor) -> Tensor:  # (S, L, H)
+        lengths = real.sum(1).cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(hidden.float(), lengths, batch_first=True, enforce_sorted=False)
+        read, _ = nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=real.shape[1])
+        return read
+
+
+def _body(config: AlbertConfig, kind: HeadKind) -> nn.Module | None:
+    size = config.hidden_size
+    if kind == "lstm" and size % 2:
+        raise ConfigError(f"head='lstm' halves the hidden size, and {size} is odd; use another head")
+    bodies = {"linear": lambda size: None, "mlp": _Mlp, "cnn": _Cnn, "lstm": _Lstm}
+    return bodies[kind](size)
 
 
 class Albert(nn.Module):

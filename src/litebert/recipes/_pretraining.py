@@ -4,9 +4,7 @@ settings."""
 from __future__ import annotations
 
 import math
-import time
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +25,7 @@ from litebert.train.guard import Guard, Plateau
 from litebert.train.log import RunLog
 from litebert.train.loop import Step, train
 from litebert.train.runtime import Ranks, peak_flops, stop_on_signal
+from litebert.train.saving import SaveEvery
 from litebert.train.strategies import attenuate, unfreeze, weight_at
 from litebert.train.weights import MasterWeights
 
@@ -318,36 +317,3 @@ def _counts(batch: PretrainingBatch) -> list[float]:
     """Hidden tokens, pairs of segments, tokens, padding."""
     tokens = len(batch.input_ids) - batch.padding
     return [float(count) for count in (len(batch.labels), len(batch.first), tokens, batch.padding)]
-
-
-@dataclass
-class SaveEvery:
-    """When to write a checkpoint: after so many steps, or after so many seconds."""
-
-    steps: int = 0
-    seconds: float = 0.0
-
-    def __post_init__(self) -> None:
-        self._last = time.monotonic()
-
-    @staticmethod
-    def parse(text: str, epoch_steps: int) -> SaveEvery:
-        """From "500", "10min" or "1epoch"."""
-        units = {"": 1.0, "min": 60.0, "epoch": float(epoch_steps), "epochs": float(epoch_steps)}
-        digits = text.strip().rstrip("abcdefghijklmnopqrstuvwxyz ")
-        unit = text.strip()[len(digits) :].strip()
-        try:
-            value = float(digits) * units[unit]
-        except (ValueError, KeyError):
-            value = 0.0
-        if not 0 < value < math.inf:
-            raise ConfigError(f'save_every={text!r} cannot be read; write steps ("500"), "10min" or "1epoch"')
-        return SaveEvery(seconds=value) if unit == "min" else SaveEvery(steps=max(1, round(value)))
-
-    def due(self, done: int) -> bool:
-        if self.steps:
-            return done % self.steps == 0
-        now = time.monotonic()
-        due = now - self._last >= self.seconds
-        self._last = now if due else self._last
-        return due

@@ -1,7 +1,8 @@
 """The guided tour: text to tokenizer to model to answers, offline, in a few minutes on two cores.
 
-The text is the documentation inside the Python packages already on this machine; the task is sorting 360 support
-messages into six queues. Everything lands in --out, with a report to look at.
+The text is the documentation inside the Python packages already on this machine; the tasks are sorting 360 support
+messages into six queues, marking names in messages and answering questions about orders. Everything lands in --out,
+with a report to look at.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import shutil
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from litebert.errors import ConfigError, DataError
 from litebert.files import atomic_write
 from litebert.recipes import evaluate, finetune, prepare, pretrain, tokenizer
+from litebert.recipes._demo_data import write_questions, write_tagged
 from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, refuse_unwritable
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 TICKETS = Path(__file__).parent.parent / "examples" / "tickets.csv"
 MARKER = ".litebert-demo"
+TAGGED = {"messages": 240, "messages-test": 60}
+ASKED_ABOUT = {"orders": 80, "orders-test": 20}  # four questions about each
+SHOWN = 3
 ASKED = (
     "i was charged twice this month, please refund one of them",
     "the parcel is a week late and tracking has not moved",
@@ -89,7 +94,7 @@ def run(config: Config) -> int:
         return INTERRUPTED
 
     _say(console, 6, "evaluate on 120 messages it has not seen")
-    result = evaluate.evaluate(evaluate.Config(model=str(paths["classifier"]), data=test, device="cpu"))
+    result = _evaluate(paths["classifier"], test)
     scores = _scores(train, test, result.metrics["accuracy"])
     console.print(_table(scores))
 
@@ -98,11 +103,24 @@ def run(config: Config) -> int:
     for text, answer in answers:
         console.print(f"{text!r}  →  [bold]{answer.label}[/bold] ({answer.probability:.0%})", highlight=False)
 
-    _say(console, 8, "load the same folder in transformers")
+    _say(console, 8, "teach it to mark names, with 240 made-up messages")
+    for name, count in TAGGED.items():
+        write_tagged(config.out / f"{name}.conll", count, f"{config.seed} {name}")
+    marked = _teach(config, "tag", "messages", ".conll")
+    _say(console, 9, "teach it to answer questions, with 320 made-up ones; some have no answer")
+    for name, count in ASKED_ABOUT.items():
+        write_questions(config.out / f"{name}.json", count, f"{config.seed} {name}")
+    answered = _teach(config, "answer", "orders", ".json")
+    if marked is None or answered is None:
+        return INTERRUPTED
+    for found in (marked, answered):
+        console.print(_examples(found))
+
+    _say(console, 10, "load the classifier's folder in transformers")
     agreement = _compare_with_transformers(paths["classifier"])
     console.print(agreement, highlight=False)
 
-    _write_report(config, result, scores, answers, agreement, time.perf_counter() - began)
+    _write_report(config, result, scores, answers, (marked, answered), agreement, time.perf_counter() - began)
     console.print(
         f"\n[bold]look at {config.out / 'report.html'}[/bold]  ({time.perf_counter() - began:.0f} s in all)",
         highlight=False,
@@ -111,8 +129,35 @@ def run(config: Config) -> int:
     return 0
 
 
+def _teach(config: Config, task: Any, name: str, suffix: str) -> evaluate.Evaluation | None:
+    """Fine-tune the pre-trained model and measure it; None when a stop was asked for."""
+    out, train, test = config.out / task, config.out / f"{name}{suffix}", config.out / f"{name}-test{suffix}"
+    settings = finetune.Config(
+        model=str(config.out / "pretrained"), train=train, out=out, task=task, epochs=min(8, config.epochs),
+        batch_size=16, learning_rate=3e-4, seed=config.seed, device="cpu",
+    )  # fmt: skip
+    return None if finetune.run(settings) else _evaluate(out, test)
+
+
+def _examples(found: evaluate.Evaluation) -> Any:
+    """Some answers beside the truth."""
+    from rich.table import Table
+
+    told = ", ".join(f"{name} {value:.3f}" for name, value in found.metrics.items() if name in ("f1", "exact"))
+    table = Table(title=f"{found.task}: {told} on {found.examples} that it has not seen", title_justify="left")
+    for name in ("text", "answer", "truth"):
+        table.add_column(name, overflow="fold")
+    for one in found.judgements[:SHOWN]:
+        table.add_row(one.text, one.answer, one.truth)
+    return table
+
+
+def _evaluate(model: Path, data: Path) -> evaluate.Evaluation:
+    return evaluate.evaluate(evaluate.Config(model=(str(model),), data=(data,), device="cpu"), str(model), data)
+
+
 def _say(console: Console, number: int, text: str) -> None:
-    console.print(f"\n[bold cyan]{number}/8[/bold cyan] [bold]{text}[/bold]")
+    console.print(f"\n[bold cyan]{number}/10[/bold cyan] [bold]{text}[/bold]")
 
 
 def _clear(out: Path) -> None:
@@ -229,7 +274,7 @@ def _compare_with_transformers(folder: Path) -> str:
         return "transformers is not installed, so this step is skipped; pip install 'litebert[peers]' to see it"
     import torch
 
-    from litebert.data.batches import collate
+    from litebert.data.batches import pad
     from litebert.predict import load
 
     logging.disable_progress_bar()
@@ -237,9 +282,9 @@ def _compare_with_transformers(folder: Path) -> str:
     theirs = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     inputs = AutoTokenizer.from_pretrained(folder)(list(ASKED), padding=True, return_tensors="pt")
     task: Any = ours.task
-    batch = collate(ours.tokenizer.encode(ASKED), ours.tokenizer.pad_id)
+    batch = pad(ours.tokenizer.encode(ASKED), ours.tokenizer.pad_id)
     with torch.inference_mode():
-        difference = (task.scores(ours.albert, batch) - theirs(**inputs).logits).abs().max().item()
+        difference = (task.scores(ours.albert, batch)["scores"] - theirs(**inputs).logits).abs().max().item()
     same = torch.equal(batch.input_ids, inputs["input_ids"])
     if not same or difference > 1e-4:
         raise ConfigError(
@@ -249,7 +294,13 @@ def _compare_with_transformers(folder: Path) -> str:
 
 
 def _write_report(
-    config: Config, result: Any, scores: dict[str, float], answers: Any, agreement: str, seconds: float
+    config: Config,
+    result: evaluate.Evaluation,
+    scores: dict[str, float],
+    answers: Any,
+    further: Sequence[evaluate.Evaluation],
+    agreement: str,
+    seconds: float,
 ) -> None:
     from litebert.measure.report import Report
     from litebert.train.log import read_metrics
@@ -280,6 +331,12 @@ def _write_report(
     report.table(
         ["message", "answer", "probability"], [[text, answer.label, answer.probability] for text, answer in answers]
     )
+    for found in further:
+        report.heading({"tag": "Names in messages", "answer": "Questions about orders"}[found.task])
+        told = ", ".join(f"{name} {value:.3f}" for name, value in found.metrics.items())
+        report.text(f"{told}, on {found.examples} made-up ones that it has not seen.")
+        rows = [[one.text, one.answer, one.truth] for one in found.judgements[: 3 * SHOWN]]
+        report.table(["text", "answer", "truth"], rows)
     report.heading("The same folder in transformers")
     report.text(agreement[0].upper() + agreement[1:] + ".")
     report.write(config.out / "report.html")

@@ -1,26 +1,48 @@
 """Measure a taught model on labelled examples.
 
-Example:
+Examples:
   litebert evaluate --model runs/finetune --data test.csv
+  litebert evaluate --model runs/finetune --data test.csv --out runs/evaluation
+  litebert evaluate --model runs/hotels runs/books --data hotels.csv books.csv
+
+With --out, a page with drawings (report.html), all answers (answers.jsonl) and the figures (evaluation.json) are
+written. Several models or files give a table of every model on every file. A model that was only pre-trained is
+measured on plain text, of which it fills in hidden words.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from litebert.errors import ConfigError
-from litebert.recipes._shared import check_numbers, make_console
+from litebert.errors import ConfigError, DataError
+from litebert.recipes._shared import check_numbers, make_console, refuse_overwrite
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from litebert.measure.curves import Point
+    from litebert.tasks.base import Judgement
+
+SHOWN_LABELS = 12  # more make a confusion matrix that no terminal holds
 
 
 @dataclass(frozen=True)
 class Config:
-    model: str
-    """Folder that `litebert finetune` wrote."""
-    data: Path
+    model: tuple[str, ...]
+    """Folders that `litebert finetune` or `pretrain` wrote."""
+    data: tuple[Path, ...]
     """Labelled examples the model has not seen."""
+    columns: tuple[str, ...] = ()
+    """What stands where, if not under its usual name: text=sentence label=class, or text=1 label=2."""
+    skip_bad: bool = False
+    """Leave out rows that cannot be read instead of stopping at the first."""
+    out: Path | None = None
+    """Folder for a page with drawings, all answers and the figures."""
+    errors: int = 5
+    """Wrong answers to show, those of which the model was surest."""
     batch_size: int = 32
     """Examples at a time."""
     json: bool = False
@@ -30,66 +52,166 @@ class Config:
 
     def __post_init__(self) -> None:
         check_numbers(self, "batch_size")
+        if not self.model or not self.data:
+            raise ConfigError("give at least one --model and one --data file")
+        if self.out is not None and len(self.model) * len(self.data) > 1:
+            raise ConfigError("--out takes the page of one model on one file; leave it out for a table of several")
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """Scores, and what stands behind them."""
 
+    model: str
+    data: str
+    task: str
+    metric: str
+    """The one that decides."""
     metrics: dict[str, float]
+    baseline: dict[str, float]
+    """What an answer without reading gets: what a useful model must beat."""
     examples: int
-    labels: list[str]
-    confusion: list[list[int]]
+    skipped: list[str] = field(default_factory=list)
+    calibration_error: float | None = None
+    labels: list[str] = field(default_factory=list)
+    confusion: list[list[int]] = field(default_factory=list)
     """Rows are the truth, columns the answers."""
-    commonest: float
-    """Accuracy of always answering with the commonest class of these examples: what a useful model must beat."""
+    judgements: list[Judgement] = field(default_factory=list)
+    answers: list[Any] = field(default_factory=list)
+
+    @property
+    def worst(self) -> list[Judgement]:
+        """Wrong answers, the surest first."""
+        wrong = [one for one in self.judgements if one.right < 1]
+        return sorted(wrong, key=lambda one: (one.right, -(one.confidence or 0.0)))
+
+    @property
+    def sureness(self) -> list[Point]:
+        from litebert.measure.bins import by_confidence
+
+        sure = [one for one in self.judgements if one.confidence is not None]
+        return by_confidence([one.confidence or 0.0 for one in sure], [one.right for one in sure]) if sure else []
+
+    def figures(self) -> dict[str, Any]:
+        """All but the single answers, for JSON."""
+        return {key: value for key, value in asdict(self).items() if key not in ("judgements", "answers")}
 
 
 def run(config: Config) -> None:
     from rich.console import Console
+
+    if config.out is not None:
+        refuse_overwrite(config.out / "evaluation.json", "an evaluation")
+    found = [[evaluate(config, model, data) for data in config.data] for model in config.model]
+    one = found[0][0] if len(config.model) * len(config.data) == 1 else None
+    if config.json:
+        print(json.dumps(one.figures() if one else [[x.figures() for x in row] for row in found], ensure_ascii=False))
+    elif one is None:
+        _print_matrix(Console(), found)
+    else:
+        _print_one(Console(), one, config.errors)
+    if one is not None and config.out is not None:
+        from litebert.recipes._evaluation_page import write_page
+
+        write_page(one, config.out)
+        make_console().print(f"look at {config.out / 'report.html'}", highlight=False, markup=False)
+
+
+def evaluate(config: Config, model_name: str, data: Path) -> Evaluation:
+    """The evaluation of one model on one file as data."""
+    from litebert.data.corpus import read_lines
+    from litebert.data.labelled import TABLES, Source, format_of
+    from litebert.measure.bins import calibration_error
+    from litebert.predict import load
+    from litebert.tasks import Mask, TrainableTask
+    from litebert.tasks.mask import hide
+    from litebert.train.log import counting
+    from litebert.train.runtime import pick_device
+
+    model = load(model_name).to(pick_device(config.device))
+    task: Any = model.task
+    if not isinstance(task, TrainableTask if format_of(data) in TABLES else (TrainableTask, Mask)):
+        raise ConfigError(
+            f"{model_name} was not taught a task that can be evaluated on {data}; run litebert finetune first"
+        )
+    source = Source.of(config.columns, config.skip_bad)
+    if isinstance(task, Mask):
+        lines = [line for line in read_lines([data]) if line.strip()]
+        records = hide(lines, model.tokenizer, model.max_length)
+    else:
+        records = task.read(data, source)
+        task.check(records)  # refuses a label the model has never seen
+    if not records:
+        raise DataError(f"{data}: holds no examples that can be read; check the file")
+    examples = task.features(records, model.tokenizer, model.max_length)
+    console = make_console()
+    if not console.is_terminal:
+        console.print(f"evaluating {len(records):,} examples", highlight=False)
+    with counting(console, f"evaluating {len(records):,} examples", sum(len(x.sequences) for x in examples)) as bar:
+        scores = model.score_examples(
+            task, examples, config.batch_size, lambda count: bar.advance(bar.task_ids[0], count)
+        )
+    answers = [task.answer(*three) for three in zip(records, examples, scores, strict=True)]
+    judgements = [task.judge(*two) for two in zip(records, answers, strict=True)]
+    labels, confusion = _confusion(task, judgements)
+    found = Evaluation(
+        model_name, str(data), task.name, task.metric, task.metrics(records, answers), task.baseline(records),
+        len(records), source.skipped, None, labels, confusion, judgements, answers,
+    )  # fmt: skip
+    error = calibration_error(found.sureness) if found.sureness else None
+    return Evaluation(**{**vars(found), "calibration_error": error})
+
+
+def _confusion(task: Any, judgements: list[Judgement]) -> tuple[list[str], list[list[int]]]:
+    from collections import Counter
+
+    if task.name != "classify":
+        return [], []
+    pairs = Counter((one.truth, one.answer) for one in judgements)
+    return task.labels, [[pairs[truth, answer] for answer in task.labels] for truth in task.labels]
+
+
+def _print_one(console: Console, found: Evaluation, errors: int) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    result = evaluate(config)
-    if config.json:
-        print(json.dumps(asdict(result), ensure_ascii=False))
-        return
-    console = Console()
-    console.print(f"{config.model} on {config.data}, {result.examples} examples", highlight=False, markup=False)
+    console.print(f"{found.model} on {found.data}, {found.examples:,} examples", highlight=False, markup=False)
     table = Table()
-    table.add_column("metric")
-    table.add_column("value", justify="right")
-    for name, value in result.metrics.items():
-        table.add_row(name, f"{value:.4f}")
-    table.add_row("accuracy of the commonest class alone", f"{result.commonest:.4f}")
+    for name in ("metric", "value", "without reading"):
+        table.add_column(name, justify="left" if name == "metric" else "right")
+    for name, value in found.metrics.items():
+        table.add_row(name, f"{value:.4f}", f"{found.baseline[name]:.4f}" if name in found.baseline else "")
+    if found.calibration_error is not None:
+        table.add_row("calibration error", f"{found.calibration_error:.4f}", "")
     console.print(table)
-    if len(result.labels) <= 12:
+    if found.labels and len(found.labels) <= SHOWN_LABELS:
         grid = Table(title="rows: the truth, columns: the answers")
         grid.add_column("")
-        for label in result.labels:
+        for label in found.labels:
             grid.add_column(escape(label), justify="right")
-        for label, row in zip(result.labels, result.confusion, strict=True):
+        for label, row in zip(found.labels, found.confusion, strict=True):
             grid.add_row(escape(label), *(str(n) if n else "·" for n in row))
         console.print(grid)
+    if errors and found.worst:
+        wrong = Table(title=f"{min(errors, len(found.worst))} of {len(found.worst):,} answers that are not right")
+        for name in ("truth", "answer", "sure", "text"):
+            wrong.add_column(name, overflow="fold")
+        for one in found.worst[:errors]:
+            sure = "" if one.confidence is None else f"{one.confidence:.0%}"
+            wrong.add_row(escape(one.truth[:80]), escape(one.answer[:80]), sure, escape(one.text[:300]))
+        console.print(wrong)
+    if found.skipped:
+        console.print(f"{len(found.skipped):,} rows left out: {found.skipped[0]}", highlight=False, markup=False)
 
 
-def evaluate(config: Config) -> Evaluation:
-    """The evaluation as data."""
-    from collections import Counter
+def _print_matrix(console: Console, found: list[list[Evaluation]]) -> None:
+    """Every model on every file, by the metric that decides."""
+    from rich.table import Table
 
-    from litebert.predict import load
-    from litebert.tasks import Classify
-    from litebert.train.runtime import pick_device
-
-    model = load(config.model).to(pick_device(config.device))
-    task: Any = model.task
-    if not isinstance(task, Classify):
-        raise ConfigError(f"{config.model} was not taught a task that can be evaluated; run litebert finetune first")
-    examples = task.read(config.data)
-    task.targets(examples)  # refuses a label the model has never seen
-    make_console().print(f"evaluating {len(examples):,} examples", highlight=False, markup=False)
-    answers = model.answer_records(examples, config.batch_size)
-    pairs = Counter((example.label, answer.label) for example, answer in zip(examples, answers, strict=True))
-    confusion = [[pairs[truth, answer] for answer in task.labels] for truth in task.labels]
-    commonest = max(sum(row) for row in confusion) / len(examples)
-    return Evaluation(task.metrics(examples, answers), len(examples), task.labels, confusion, commonest)
+    table = Table(title=found[0][0].metric)
+    table.add_column("")
+    for one in found[0]:
+        table.add_column(one.data, justify="right", overflow="fold")
+    for row in found:
+        table.add_row(row[0].model, *(f"{one.metrics[one.metric]:.4f}" for one in row))
+    console.print(table)

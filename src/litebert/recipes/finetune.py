@@ -1,51 +1,90 @@
 """Teach a model a task from a file of examples.
 
-Example:
+Examples:
   litebert finetune --task classify --model runs/pretrain --train train.csv --valid valid.csv --out runs/finetune
+  litebert finetune --task tag --model runs/pretrain --train train.conll --out runs/tagger
 
-train.csv has a header with the columns `text` (or `text_a` and `text_b`) and `label`. TSV, JSONL and Parquet work too.
+classify, multilabel and regress read tables (CSV, TSV, JSON lines, Parquet) with `text`, or `text_a` and `text_b`, and
+`label`; tag reads CoNLL columns or JSON with spans, answer SQuAD's JSON, choose RACE's, DREAM's or C3's. docs/tasks.md
+shows each.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-from litebert.errors import ConfigError, DataError, require_extra
-from litebert.files import read_json, sha256_of, write_json
-from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, refuse_overwrite, write_run
+from litebert.errors import ConfigError
+from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, refuse_overwrite
+from litebert.train.settings import Strategies
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from litebert.predict import Model
-    from litebert.tasks import TrainableTask
-    from litebert.train.loop import Step
+MAX_SEEDS = 100
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Run:
     model: str
-    """Model folder, or a name on the hub."""
+    """Model folder, or a name on the hub. The head of a model that was taught another task is replaced."""
     train: Path
     """Labelled examples to learn from."""
     out: Path
     """Folder for the taught model, its checkpoints and its log."""
-    task: Literal["classify"] = "classify"
+    task: Literal["classify", "multilabel", "regress", "tag", "answer", "choose"] = "classify"
     """What to learn."""
     valid: Path | None = None
     """Labelled examples to choose the best epoch by; by default a tenth of the training examples, split off by seed."""
-    epochs: int = 10
-    """Times to go through the examples."""
-    batch_size: int = 16
+    test: Path | None = None
+    """Labelled examples on which the finished model is measured, once."""
+    columns: tuple[str, ...] = ()
+    """What stands where, if not under its usual name: text=sentence label=class, or by number in a file without a
+    header: text=1 label=2."""
+    skip_bad: bool = False
+    """Leave out rows that cannot be read, and list them in skipped.txt, instead of stopping at the first."""
+    mix: tuple[str, ...] = ()
+    """Further tasks to learn with the same encoder, one batch of each beside every batch: tag=train.conll."""
+
+    epochs: int | None = None
+    """Times to go through the examples; by default 3 to 20, more for fewer examples."""
+    batch_size: int = 32
     """Examples per step."""
-    length: int = 128
-    """Longest text in tokens; longer ones are cut."""
+    length: int | None = None
+    """Tokens that the model reads at once; longer texts are read in windows. By default what the model was trained on,
+    or less if no text needs it."""
     learning_rate: float | None = None
-    """The highest rate; by default 2e-5 for a hidden size of 768, more for smaller models in proportion."""
+    """The highest rate; by default 3e-5 for a hidden size of 768, more for smaller models in proportion."""
+    weight_decay: float = 0.01
+    """Of the matrices."""
+    patience: int = 5
+    """Stop after so many epochs without a better score; 0 = never."""
+    head: Literal["linear", "mlp", "cnn", "lstm", "joint"] = "linear"
+    """What stands between the encoder and the scores; joint is for answer, mlp, cnn and lstm are not."""
+    crf: bool = False
+    """For tag: learn which tag follows which."""
+    class_weights: bool = False
+    """For classify: a class counts more the rarer it is."""
+    label_smoothing: float = 0.0
+    """For classify: take this share of the certainty from the right class."""
+
+    dropout: float | None = None
+    """Of hidden states and attention while learning; by default as the model has it, 0.1 with --r-drop."""
+    r_drop: float = 0.0
+    """Read every batch twice and weigh the distance between the two answers so much; 1 is usual."""
+    adversarial: Literal["none", "freelb", "smart"] = "none"
+    """Learn to withstand noise on the word embeddings: with FreeLB the worst of it, with SMART to answer the same."""
+    lora: int = 0
+    """Train nothing of the encoder but low-rank changes of this rank, at every depth another one; 8 is usual."""
+    mixout: float = 0.0
+    """At every step, see this share of the weights as they were before; 0.5 is usual."""
+
+    seeds: int = 1
+    """Do it with so many seeds, report mean and spread, and keep the one that validates best."""
+    search: int = 0
+    """Try so many settings of rate, batch and epochs, and keep the best; with every seed the same trials."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """auto: bf16 on a GPU, fp32 on a CPU."""
+    save_every: str = "1epoch"
+    """Between checkpoints: steps ("500"), minutes ("10min") or epochs ("1epoch")."""
     seed: int = 0
     """Decides the new head, the split and the order of the examples."""
     resume: bool = False
@@ -53,138 +92,52 @@ class Config:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Strategies, Run):
+    """All settings. Those of `Run` come first, as dataclasses count from the last base."""
+
     def __post_init__(self) -> None:
-        check_numbers(self, "epochs", "batch_size")
+        super().__post_init__()
+        given = [name for name in ("epochs", "length") if getattr(self, name) is not None]
+        check_numbers(self, "batch_size", "seeds", *given)
+        for name in ("patience", "lora", "search"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}={getattr(self, name)} must be 0, which is off, or more")
+        for name in ("mixout", "dropout"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 1:
+                raise ConfigError(f"{name}={value} must be at least 0 and below 1")
+        if not 0 <= self.r_drop <= 100:
+            raise ConfigError(f"r_drop={self.r_drop} must lie between 0 and 100; 1 is usual")
+        if self.seeds > MAX_SEEDS or self.search > 1000:
+            raise ConfigError(f"seeds={self.seeds}, search={self.search}: at most {MAX_SEEDS} and 1,000")
+        if self.seeds > 1 and self.search:
+            raise ConfigError("seeds and search are two runs: search first, then give what it found with --seeds")
+        if self.r_drop and self.dropout == 0:
+            raise ConfigError("r_drop compares two readings that dropout makes different, and dropout=0; leave it out")
+        if self.r_drop and self.adversarial == "freelb":
+            raise ConfigError(
+                "r_drop and freelb each read a batch several times; use one of them, or smart with r_drop"
+            )
+        if self.bounds == "view":
+            raise ConfigError("bounds=view would save a model that is not what was trained; use --bounds project")
 
 
 def run(config: Config) -> int:
-    import torch
-
-    from litebert.data.batches import collate, epoch_batch
-    from litebert.model import Albert
-    from litebert.predict import Model, load
-    from litebert.tasks import TASKS
-    from litebert.train.checkpointing import Checkpoints
-    from litebert.train.log import RunLog
-    from litebert.train.loop import train
-    from litebert.train.optimizers import adamw, warmup_linear
-    from litebert.train.runtime import pick_device
+    from litebert.recipes._finetuning import finetune
+    from litebert.recipes._sweeps import search, sweep
 
     console = make_console()
     refuse_overwrite(config.out / "finished.json", "a fine-tuned model")
     if not config.resume:
         refuse_overwrite(config.out / "checkpoints" / "latest", "an unfinished run, which --resume continues")
         refuse_overwrite(config.out / "config.json", "a finished model")
-    require_extra("sklearn.metrics", "train")  # at the start, not after the first epoch
-    device = pick_device(config.device)
-    task_class: type[TrainableTask[Any, Any]] = TASKS[config.task]  # type: ignore[assignment]
-    examples = task_class.read(config.train)
-    try:
-        task = task_class.learn_from(examples)
-    except DataError as error:
-        raise DataError(f"{config.train}: {error}") from error
-    if config.valid is None:
-        examples, held_out = _split(examples, task.targets(examples), config)
-    else:
-        held_out = task_class.read(config.valid)
-    targets = task.targets(examples)
-    task.targets(held_out)  # a label that training has not seen is found before training, not after
-
-    start_from = load(config.model)
-    if config.length > start_from.config.max_position_embeddings:
-        limit = start_from.config.max_position_embeddings
-        raise ConfigError(f"length={config.length} is over the model's {limit}; use {limit} or less")
-    torch.manual_seed(config.seed)
-    albert = Albert(start_from.config, {task.head_name: task.head(start_from.config)})
-    albert.encoder = start_from.encoder
-    model = Model(albert.to(device), start_from.tokenizer, task, config.length)
-    encodings = task.encode(examples, model.tokenizer, config.length)
-
-    steps = config.epochs * -(-len(examples) // config.batch_size)
-    peak = config.learning_rate if config.learning_rate is not None else 2e-5 * 768 / model.config.hidden_size
-    rate = warmup_linear(peak, steps)
-    optimizer = adamw(albert, weight_decay=0.01)
-    checkpoints = Checkpoints(config.out / "checkpoints", {"model": albert, "optimizer": optimizer}, background=False)
-    names = ("model", "train", "valid", "task", "epochs", "batch_size", "length", "learning_rate", "seed")
-    decisive = {name: str(getattr(config, name)) for name in names}
-    decisive |= {f"content of {path}": sha256_of(path) for path in (config.train, config.valid) if path is not None}
-    start = checkpoints.load_latest(decisive) if config.resume else 0
-    write_run(config.out, "finetune", config)
-    console.print(
-        f"{config.task}: {len(examples):,} examples to learn from, {len(held_out):,} to choose by, {steps:,} steps "
-        f"on {device}" + (f", from step {start}" if start else ""),
-        highlight=False,
-    )
-
-    def batch(step: int) -> list[tuple[Any, torch.Tensor]]:
-        chosen = epoch_batch(len(examples), config.batch_size, config.seed, step)
-        text = collate([encodings[i] for i in chosen], model.tokenizer.pad_id)
-        return [(text.to(device), targets[chosen].to(device))]
-
-    choose = _keep_best(model, task, held_out, config.out, steps // config.epochs)
-
-    def save(step: Step) -> None:
-        if step.stopping or step.done % (steps // config.epochs) == 0:
-            checkpoints.save(step.done, decisive)
-
-    with RunLog(config.out, console, "finetune", start=start) as log:
-        finished = train(
-            albert,
-            lambda pair: {"loss": task.loss(task.scores(albert, pair[0]), pair[1])},
-            batch,
-            optimizer,
-            rate,
-            steps=steps,
-            start=start,
-            seed=config.seed,
-            hooks=[log, choose, save],
-        )
-    if not finished:
+    one = search if config.search else sweep if config.seeds > 1 else finetune
+    if one(config, console) is None:
         console.print("stopped; to go on, run the same command with --resume", highlight=False, markup=False)
         return INTERRUPTED
-    best = read_json(config.out / "best.json")
-    write_json(config.out / "finished.json", best)
-    console.print(
-        f"best epoch {best['epoch']}: "
-        + ", ".join(f"{k} {v:.3f}" for k, v in best["metrics"].items())
-        + f" on {len(held_out)} held-out examples",
-        highlight=False,
-    )
     console.print(f"model in {config.out}", highlight=False, markup=False)
-    console.print(f"next: litebert evaluate --model {config.out} --data test.csv", highlight=False, markup=False)
+    data = config.test or config.valid or "test.csv"
+    console.print(f"next: litebert evaluate --model {config.out} --data {data}", highlight=False, markup=False)
     return 0
-
-
-def _split(examples: list[Any], targets: Tensor, config: Config) -> tuple[list[Any], list[Any]]:
-    """Split a tenth of every class off to choose by; a class of fewer than ten keeps all its examples for learning."""
-    import numpy as np
-
-    if len(examples) < 3:
-        raise DataError(f"{config.train}: {len(examples)} examples are too few to split; give more, or a --valid file")
-    order = np.random.default_rng(config.seed).permutation(len(examples))
-    held_out: set[int] = set()
-    for target in targets.unique():
-        of_class = [int(i) for i in order if targets[i] == target]
-        held_out.update(of_class[: len(of_class) // 10])
-    if not held_out:  # only small classes: the largest can spare one
-        largest = targets.mode().values
-        held_out.add(next(int(i) for i in order if targets[i] == largest))
-    return [examples[i] for i in order if i not in held_out], [examples[i] for i in order if i in held_out]
-
-
-def _keep_best(
-    model: Model, task: TrainableTask[Any, Any], held_out: list[Any], out: Path, epoch_steps: int
-) -> Callable[[Step], None]:
-    """A hook that evaluates after every epoch and saves the model when it is the best so far."""
-
-    def hook(step: Step) -> None:
-        if step.done % epoch_steps:
-            return
-        metrics = task.metrics(held_out, model.answer_records(held_out))
-        score = next(iter(metrics.values()))
-        best = read_json(out / "best.json") if (out / "best.json").is_file() else None
-        if best is None or score > next(iter(best["metrics"].values())):
-            model.save(out)
-            write_json(out / "best.json", {"epoch": step.done // epoch_steps, "metrics": metrics})
-
-    return hook

@@ -12,17 +12,22 @@ from __future__ import annotations
 
 import io
 import json
+import queue
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from litebert.errors import DataError
 from litebert.files import replacing
 from litebert.recipes._shared import check_numbers, make_console
+
+GATHERED = 16  # batches that are read before they are answered, if they are there
+Item = tuple[str, Any]
+"""Where it stood, and what it is; None for a blank line."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ def run(config: Config) -> None:
             out = sys.stdout
         else:
             out = stack.enter_context(stack.enter_context(replacing(Path(config.output))).open("w", encoding="utf-8"))
-        while some := list(islice(items, config.batch_size)):
+        for some in _chunks(items, config.batch_size * GATHERED):
             records = [model.parse(item, where) for where, item in some if item is not None]
             answers = iter(model.answer_records(records, config.batch_size))
             for _, item in some:
@@ -66,13 +71,43 @@ def run(config: Config) -> None:
         make_console().print(f"{count:,} answers in {config.output}", highlight=False, markup=False)
 
 
-def _items(source: str) -> Iterator[tuple[str, Any]]:
+def _chunks(items: Iterator[Item], most: int) -> Iterator[list[Item]]:
+    """Whatever has come in, up to so many: in a slow pipe a line is answered when it comes, and a file is read in
+    chunks large enough to find neighbours of similar length."""
+    waiting: queue.Queue[Item | BaseException | None] = queue.Queue(maxsize=most)
+
+    def read() -> None:
+        try:
+            for item in items:
+                waiting.put(item)
+            waiting.put(None)
+        except BaseException as error:  # noqa: BLE001  # it is raised again where somebody listens
+            waiting.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    ended = False
+    while not ended:
+        chunk: list[Item] = []
+        while not ended and len(chunk) < most and (not chunk or not waiting.empty()):
+            item = waiting.get()
+            if isinstance(item, BaseException):
+                if chunk:
+                    yield chunk  # what came before the mistake is answered
+                raise item
+            ended = item is None
+            if item is not None:
+                chunk.append(item)
+        if chunk:
+            yield chunk
+
+
+def _items(source: str) -> Iterator[Item]:
     """(where it stood, item) for every line or row; None for a blank line, so that answers keep step with lines."""
     from litebert.data.corpus import decode_line
-    from litebert.data.labelled import FORMATS, format_of, read_rows, read_text
+    from litebert.data.labelled import TABLES, format_of, read_rows, read_text
 
     name = "standard input" if source == "-" else source
-    if source != "-" and format_of(Path(source)) in FORMATS:
+    if source != "-" and format_of(Path(source)) in TABLES:
         yield from ((row.where, row.values) for row in read_rows(Path(source)))
         return
     lines: Iterable[str]

@@ -1,9 +1,16 @@
 """One file per task."""
 
+from litebert.tasks.answer import Answer
 from litebert.tasks.base import Task, TrainableTask
+from litebert.tasks.choose import Choose
 from litebert.tasks.classify import Classify
 from litebert.tasks.mask import Mask
+from litebert.tasks.multilabel import Multilabel
+from litebert.tasks.regress import Regress
+from litebert.tasks.tag import Tag
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (Classify, Mask)}  # type: ignore[type-arg]
+TASKS: dict[str, type[Task]] = {  # type: ignore[type-arg]
+    task.name: task for task in (Classify, Multilabel, Regress, Tag, Answer, Choose, Mask)
+}
 
-__all__ = ["TASKS", "Classify", "Mask", "Task", "TrainableTask"]
+__all__ = ["TASKS", "Answer", "Choose", "Classify", "Mask", "Multilabel", "Regress", "Tag", "Task", "TrainableTask"]

@@ -1,23 +1,42 @@
 """What a task is: the owner of its records, features, head, loss, metric and decoding.
 
-Nothing else knows which task runs.
+Nothing else knows which task runs. Shapes: B examples, S sequences, L columns, H hidden.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+import torch
 from torch import Tensor, nn
 
-from litebert.data.batches import Batch
-from litebert.model import Albert, AlbertConfig
-from litebert.tokenizer import Encoding, Tokenizer
+from litebert.data.batches import Batch, Example
+from litebert.data.labelled import Source
+from litebert.model import Albert, AlbertConfig, Encoder, HeadKind
+from litebert.tokenizer import Tokenizer
 
 Input = TypeVar("Input")
 Output = TypeVar("Output")
+Scores = dict[str, Tensor]
+"""What the head says: each tensor has one row per sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One answer beside the truth."""
+
+    text: str
+    """What was asked, in short."""
+    truth: str
+    answer: str
+    right: float
+    """1 is right, 0 is wrong, between them is partly right."""
+    confidence: float | None = None
+    """How sure the model was of its answer, as a probability."""
 
 
 class Task(ABC, Generic[Input, Output]):
@@ -27,17 +46,23 @@ class Task(ABC, Generic[Input, Output]):
     """What `--task` calls it."""
     architecture: ClassVar[str]
     """The transformers class that computes the same."""
+    problems: ClassVar[tuple[str | None, ...]] = (None,)
+    """The values of transformers' `problem_type` that mean this task, where several share a class."""
     head_name: ClassVar[str]
     """Where its head stands in `Albert.heads`."""
 
     @classmethod
     @abstractmethod
     def from_settings(cls, settings: dict[str, Any]) -> Task[Input, Output]:
-        """Rebuild the task from the config.json of a model folder."""
+        """Rebuild the task from the config.json of a model folder; `settings["options"]` is what `options` said."""
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """What config.json must say to rebuild this task."""
+        """What config.json must say for transformers."""
+
+    def options(self) -> dict[str, Any]:
+        """What it must say for us alone; JSON."""
+        return {}
 
     @abstractmethod
     def head(self, config: AlbertConfig) -> nn.Module:
@@ -48,39 +73,117 @@ class Task(ABC, Generic[Input, Output]):
         """A record from what a user gives: a string, a pair, or a mapping with the columns' names."""
 
     @abstractmethod
-    def encode(self, inputs: Sequence[Input], tokenizer: Tokenizer, max_length: int) -> list[Encoding]:
-        """One encoding per record."""
+    def features(self, inputs: Sequence[Input], tokenizer: Tokenizer, max_length: int) -> list[Example]:
+        """One example per record, without target."""
 
     @abstractmethod
-    def answer(self, model: Albert, batch: Batch, inputs: Sequence[Input], tokenizer: Tokenizer) -> list[Output]:
-        """One answer per record of a batch."""
+    def scores(self, model: Albert, batch: Batch) -> Scores:
+        """What the head says of a batch."""
+
+    @abstractmethod
+    def answer(self, record: Input, example: Example, scores: Scores) -> Output:
+        """The answer for one record, from the scores of its sequences, on the CPU."""
 
 
 class TrainableTask(Task[Input, Output]):
     """A task that learns from labelled files."""
 
-    @classmethod
-    @abstractmethod
-    def learn_from(cls, inputs: Sequence[Input]) -> TrainableTask[Input, Output]:
-        """The task that these labelled records define (their label set, say)."""
+    metric: ClassVar[str]
+    """The name of the metric that decides between models; more of it is better."""
 
     @classmethod
     @abstractmethod
-    def read(cls, path: Path) -> list[Input]:
+    def read(cls, path: Path, source: Source | None = None) -> list[Input]:
         """The labelled records of a file."""
 
+    @classmethod
     @abstractmethod
-    def targets(self, inputs: Sequence[Input]) -> Tensor:
-        """What the loss compares the scores with; a label the task has not learned is an error."""
+    def learn_from(
+        cls, inputs: Sequence[Input], head: HeadKind = "linear", **options: Any
+    ) -> TrainableTask[Input, Output]:
+        """The task that these labelled records define (their label set, say)."""
 
     @abstractmethod
-    def scores(self, model: Albert, batch: Batch) -> Tensor:
-        """What the head says of a batch; the first dimension is the batch."""
+    def labelled(self, inputs: Sequence[Input], examples: Sequence[Example]) -> list[Example]:
+        """What to learn from: the examples of these records with their targets, one window each where windows can be
+        learned alone. A label the task has not learned is an error."""
 
     @abstractmethod
-    def loss(self, scores: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
         """One number to make smaller."""
 
     @abstractmethod
     def metrics(self, inputs: Sequence[Input], outputs: Sequence[Output]) -> dict[str, float]:
-        """How right the answers are. The first is the one that decides between models."""
+        """How right the answers are; `metric` is among them."""
+
+    @abstractmethod
+    def judge(self, record: Input, output: Output) -> Judgement:
+        """One answer beside the truth, for people to look at."""
+
+    def check(self, inputs: Sequence[Input]) -> None:
+        """Refuse records with a label the task has not learned."""
+
+    def remarks(self, inputs: Sequence[Input]) -> list[str]:
+        """What somebody who trains on these records should know."""
+        return []
+
+    @abstractmethod
+    def baseline(self, inputs: Sequence[Input]) -> dict[str, float]:
+        """What an answer without reading would get on these records, for some of the metrics."""
+
+    def prior_loss(self, examples: Sequence[Example]) -> float | None:
+        """The loss of the best answer that is the same for all of these labelled examples: a model whose loss stays
+        there has collapsed. None where it cannot be said."""
+        return None
+
+    def stratum(self, record: Input) -> str:
+        """What a split must keep the proportions of."""
+        return ""
+
+    def tune(self, inputs: Sequence[Input], examples: Sequence[Example], scores: Sequence[Scores]) -> None:
+        """Choose thresholds, where the task has any, by what the model says of validation records."""
+
+    def divergence(self, scores: Scores, others: Scores, batch: Batch) -> Tensor:
+        """How far two sets of scores of one batch lie apart: the symmetric Kullback-Leibler distance of what they make
+        likely, a mean over all that is scored. R-Drop and SMART make it small."""
+        raise NotImplementedError
+
+
+def hidden_of(encoder: Encoder, batch: Batch) -> Tensor:  # (S, L, H)
+    """The hidden states of a batch, 0 where there is padding, which a GPU does not compute."""
+    if batch.noise is not None:
+        embeds = encoder.word_embeddings(batch.input_ids) + batch.noise
+        return encoder(None, batch.attention_mask, batch.token_type_ids, inputs_embeds=embeds)
+    if batch.attention_mask is None or not batch.input_ids.is_cuda:
+        return encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    rows, columns = batch.attention_mask.nonzero(as_tuple=True)
+    packed = encoder.packed(
+        batch.input_ids[rows, columns],
+        batch.lengths,
+        batch.token_type_ids[rows, columns],
+        longest=batch.input_ids.shape[1],
+    )
+    hidden = packed.new_zeros(*batch.input_ids.shape, packed.shape[-1])
+    return hidden.index_put((rows, columns), packed)
+
+
+def mean_by_owner(scores: Tensor, batch: Batch) -> Tensor:  # (S, ...) -> (B, ...)
+    """The mean over the sequences of each example."""
+    if len(scores) == batch.examples:
+        return scores
+    counts = torch.zeros(batch.examples, dtype=scores.dtype, device=scores.device)
+    counts = counts.index_add(0, batch.owner, torch.ones_like(batch.owner, dtype=scores.dtype))
+    total = scores.new_zeros(batch.examples, *scores.shape[1:]).index_add(0, batch.owner, scores)
+    return total / counts.view(-1, *([1] * (scores.dim() - 1)))
+
+
+def symmetric_divergence(left: Tensor, right: Tensor) -> Tensor:
+    """(KL(p‖q) + KL(q‖p)) / 2 of the softmax of rows of scores, a mean over the rows."""
+    p, q = left.float().log_softmax(-1), right.float().log_softmax(-1)
+    return ((p.exp() - q.exp()) * (p - q)).sum(-1).mean() / 2
+
+
+def checked_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What `options` had said, from the config.json of a folder."""
+    options = settings.get("options", {})
+    return dict(options) if isinstance(options, Mapping) else {}

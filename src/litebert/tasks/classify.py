@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from litebert.data.batches import Batch
-from litebert.data.labelled import read_rows
-from litebert.errors import CheckpointError, DataError, require_extra
-from litebert.model import Albert, AlbertConfig, PooledHead
-from litebert.tasks.base import TrainableTask
-from litebert.tokenizer import Encoding, Tokenizer
+from litebert.data.batches import Batch, Example
+from litebert.errors import ConfigError, DataError, require_extra
+from litebert.model import HeadKind
+from litebert.tasks.base import Judgement, Scores, mean_by_owner, symmetric_divergence
+from litebert.tasks.text import TextInput, TextTask, head_kind_of, label_settings, labels_of
 
 MAX_CLASSES = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class ClassifyInput:
-    """A text to sort, its partner if it comes in pairs, and the right class where it is known."""
-
-    text: str
-    text_b: str | None = None
-    label: str | None = None
-    where: str = field(default="", compare=False, repr=False)
-    """The file and line it came from, for errors."""
+IMBALANCE = 5  # times as many examples of one class as of another are worth a word
+SPARE = (0.001,)  # shares of false alarms at which recall is told
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,136 +32,142 @@ class ClassifyOutput:
     probabilities: dict[str, float]
 
 
-class Classify(TrainableTask[ClassifyInput, ClassifyOutput]):
+class Classify(TextTask[ClassifyOutput]):
     """Pooled vector, dropout, one score per class."""
 
     name = "classify"
-    architecture = "AlbertForSequenceClassification"
-    head_name = "classify"
+    problems = (None, "single_label_classification")
+    metric = "accuracy"
 
-    def __init__(self, labels: Sequence[str]) -> None:
+    def __init__(
+        self,
+        labels: Sequence[str],
+        head: HeadKind = "linear",
+        class_weights: Sequence[float] = (),
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(len(labels), head)
         self.labels = list(labels)
         self._number = {label: number for number, label in enumerate(self.labels)}
+        self._weights = torch.tensor(list(class_weights)) if class_weights else None
+        self._smoothing = label_smoothing
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Classify:
-        problem = settings.get("problem_type") or "single_label_classification"
-        if problem != "single_label_classification":
-            raise CheckpointError(
-                f"problem_type={problem!r} in config.json is not one class per text, which classify is"
-            )
-        names = settings.get("id2label")
-        try:
-            if not names:
-                names = {i: f"LABEL_{i}" for i in range(int(settings.get("num_labels", 2)))}
-            by_number = {int(key): str(name) for key, name in names.items()}
-        except (AttributeError, TypeError, ValueError) as error:
-            raise CheckpointError(f"id2label={names!r} in config.json must map 0, 1, 2, … to class names") from error
-        labels = [by_number[number] for number in sorted(by_number)]
-        if sorted(by_number) != list(range(len(labels))) or len(set(labels)) != len(labels) or len(labels) < 2:
-            raise CheckpointError(
-                f"id2label={names!r} in config.json must map 0, 1, 2, … to two or more different names"
-            )
-        return cls(labels)
+        return cls(labels_of(settings, 2), head_kind_of(settings))
 
     @classmethod
-    def learn_from(cls, inputs: Sequence[ClassifyInput]) -> Classify:
-        labels = sorted({example.label for example in inputs if example.label is not None})
+    def learn_from(
+        cls,
+        inputs: Sequence[TextInput],
+        head: HeadKind = "linear",
+        *,
+        class_weights: bool = False,
+        label_smoothing: float = 0.0,
+        **_: Any,
+    ) -> Classify:
+        counts = Counter(str(record.label) for record in inputs)
+        labels = sorted(counts)
         if not 2 <= len(labels) <= MAX_CLASSES:
             raise DataError(
                 f"{len(labels)} class(es) in column 'label' ({', '.join(labels[:5])}); "
                 f"classification needs 2 to {MAX_CLASSES:,}: add examples of another, or check the column"
             )
-        return cls(labels)
+        if not 0 <= label_smoothing < 1:
+            raise ConfigError(f"label_smoothing={label_smoothing} must be at least 0 and below 1; 0.1 is usual")
+        weights = [len(inputs) / len(labels) / counts[label] for label in labels] if class_weights else []
+        return cls(labels, head, weights, label_smoothing)
 
-    @classmethod
-    def read(cls, path: Path) -> list[ClassifyInput]:
-        examples = []
-        for row in read_rows(path):
-            example = _parse(row.values, row.where)
-            if example.label is None:
-                names = ", ".join(row.values)
-                if "label" not in row.values:
-                    raise DataError(f"{row.where}: no column 'label' (columns: {names}); rename one to 'label'")
-                raise DataError(f"{row.where}: no value in column 'label'; fill its class in, or leave the row out")
-            examples.append(example)
-        return examples
+    @staticmethod
+    def parse_label(value: Any, where: str) -> str | None:
+        if isinstance(value, (dict, list)):
+            raise DataError(f"{where}: label={value!r} must be one class name; give a string or a number")
+        return str(value).strip() or None
 
     def settings(self) -> dict[str, Any]:
-        return {
-            "id2label": {str(i): label for i, label in enumerate(self.labels)},
-            "label2id": dict(self._number),
-        }
+        return label_settings(self.labels)
 
-    def head(self, config: AlbertConfig) -> nn.Module:
-        return PooledHead(config, len(self.labels), config.classifier_dropout_prob)
+    def labelled(self, inputs: Sequence[TextInput], examples: Sequence[Example]) -> list[Example]:
+        numbers = self.targets(inputs)
+        return [Example(example.sequences, number) for example, number in zip(examples, numbers, strict=True)]
 
-    def parse(self, item: Any, where: str) -> ClassifyInput:
-        return _parse(item, where)
-
-    def encode(self, inputs: Sequence[ClassifyInput], tokenizer: Tokenizer, max_length: int) -> list[Encoding]:
-        encodings: dict[int, Encoding] = {}
-        for paired in (False, True):  # separately: a single text is not a pair with nothing
-            chosen = [i for i, example in enumerate(inputs) if (example.text_b is not None) == paired]
-            pairs = [inputs[i].text_b or "" for i in chosen] if paired else None
-            found = tokenizer.encode([inputs[i].text for i in chosen], pairs, max_length=max_length) if chosen else []
-            encodings |= dict(zip(chosen, found, strict=True))
-        return [encodings[i] for i in range(len(inputs))]
-
-    def targets(self, inputs: Sequence[ClassifyInput]) -> Tensor:
-        for example in inputs:
-            if example.label not in self._number:
+    def targets(self, inputs: Sequence[TextInput]) -> list[int]:
+        for record in inputs:
+            if record.label not in self._number:
                 raise DataError(
-                    f"{example.where or repr(example.text[:40])}: label {example.label!r} is not one of the trained "
-                    f"classes {', '.join(self.labels[:20])}; correct it, or train with examples of it"
+                    f"{record.place}: label {record.label!r} is not one of the trained classes "
+                    f"{', '.join(self.labels[:20])}; correct it, or train with examples of it"
                 )
-        return torch.tensor([self._number[example.label or ""] for example in inputs])
+        return [self._number[record.label] for record in inputs]
 
-    def scores(self, model: Albert, batch: Batch) -> Tensor:  # (B, C)
-        hidden = model.encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids)
-        scores: Tensor = model.heads[self.head_name](model.encoder.pool(hidden[:, 0]))
-        return scores
+    def check(self, inputs: Sequence[TextInput]) -> None:
+        self.targets(inputs)
 
-    def loss(self, scores: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(scores.float(), targets)
+    def remarks(self, inputs: Sequence[TextInput]) -> list[str]:
+        counts = Counter(record.label for record in inputs).most_common()
+        (common, most), (rare, least) = counts[0], counts[-1]
+        if most < IMBALANCE * least:
+            return []
+        return [
+            f"imbalance: {most:,} examples of {common!r} and {least:,} of {rare!r}; accuracy hides the rare "
+            "classes: look at macro_f1, and try --class-weights"
+        ]
 
-    def answer(
-        self, model: Albert, batch: Batch, inputs: Sequence[ClassifyInput], tokenizer: Tokenizer
-    ) -> list[ClassifyOutput]:
-        outputs = []
-        for row in self.scores(model, batch).float().softmax(-1).tolist():
-            best = max(range(len(row)), key=row.__getitem__)
-            outputs.append(ClassifyOutput(self.labels[best], row[best], dict(zip(self.labels, row, strict=True))))
-        return outputs
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        assert batch.targets is not None
+        weights = None if self._weights is None else self._weights.to(batch.targets.device)
+        means = mean_by_owner(scores["scores"].float(), batch)  # (B, C)
+        return F.cross_entropy(means, batch.targets, weight=weights, label_smoothing=self._smoothing)
 
-    def metrics(self, inputs: Sequence[ClassifyInput], outputs: Sequence[ClassifyOutput]) -> dict[str, float]:
+    def divergence(self, scores: Scores, others: Scores, batch: Batch) -> Tensor:
+        return symmetric_divergence(mean_by_owner(scores["scores"], batch), mean_by_owner(others["scores"], batch))
+
+    def answer(self, record: TextInput, example: Example, scores: Scores) -> ClassifyOutput:
+        row = scores["scores"].float().mean(0).softmax(-1).tolist()
+        best = max(range(len(row)), key=row.__getitem__)
+        return ClassifyOutput(self.labels[best], row[best], dict(zip(self.labels, row, strict=True)))
+
+    def metrics(self, inputs: Sequence[TextInput], outputs: Sequence[ClassifyOutput]) -> dict[str, float]:
         sklearn = require_extra("sklearn.metrics", "train")
-        true = [example.label for example in inputs]
+        true = [record.label for record in inputs]
         predicted = [output.label for output in outputs]
-        return {
+        found = {
             "accuracy": float(sklearn.accuracy_score(true, predicted)),
             "macro_f1": float(sklearn.f1_score(true, predicted, labels=self.labels, average="macro", zero_division=0)),
             "mcc": float(sklearn.matthews_corrcoef(true, predicted)),
         }
+        return found | self._two_class_metrics(true, outputs)
 
+    def _two_class_metrics(self, true: Sequence[str], outputs: Sequence[ClassifyOutput]) -> dict[str, float]:
+        """Of two classes, how well each is found, and the rarer at any threshold: what counts for spam or fraud."""
+        if len(self.labels) != 2 or len(set(true)) != 2:
+            return {}
+        sklearn = require_extra("sklearn.metrics", "train")
+        rare = min(self.labels, key=true.count)
+        is_rare = [label == rare for label in true]
+        probability = [output.probabilities[rare] for output in outputs]
+        answered = [output.label for output in outputs]
+        found = {f"f1_of_{label}": float(sklearn.f1_score(true, answered, pos_label=label)) for label in self.labels}
+        found[f"pr_auc_of_{rare}"] = float(sklearn.average_precision_score(is_rare, probability))
+        false_alarms, recall, _ = sklearn.roc_curve(is_rare, probability, drop_intermediate=False)
+        for share in SPARE:
+            found[f"recall_of_{rare}_at_{share:.1%}_false_alarms"] = float(recall[false_alarms <= share].max())
+        return found
 
-def _parse(item: Any, where: str) -> ClassifyInput:
-    """`"text"`, `("text", "text_b")`, or a mapping with `text` or `text_a`, and perhaps `text_b` and `label`."""
-    if isinstance(item, str):
-        return ClassifyInput(item, where=where)
-    if isinstance(item, (tuple, list)) and len(item) == 2 and all(isinstance(part, str) for part in item):
-        return ClassifyInput(item[0], item[1], where=where)
-    if not isinstance(item, Mapping):
-        raise DataError(f"{where}: {str(item)[:40]!r} must be a string, a pair of strings, or an object with 'text'")
-    text = item.get("text", item.get("text_a"))
-    text_b, label = item.get("text_b"), item.get("label")
-    if not isinstance(text, str):
-        raise DataError(
-            f"{where}: no text in column 'text' or 'text_a' (columns: {', '.join(map(str, item))}); "
-            "rename a column to 'text'"
-        )
-    if text_b is not None and not isinstance(text_b, str):
-        raise DataError(f"{where}: text_b={text_b!r} must be a string")
-    if isinstance(label, (dict, list)):
-        raise DataError(f"{where}: label={label!r} must be one class name; give a string or a number")
-    return ClassifyInput(text, text_b, None if label is None else str(label).strip() or None, where)
+    def judge(self, record: TextInput, output: ClassifyOutput) -> Judgement:
+        right = float(record.label == output.label)
+        return Judgement(record.shown, str(record.label), output.label, right, output.probability)
+
+    def baseline(self, inputs: Sequence[TextInput]) -> dict[str, float]:
+        counts = Counter(record.label for record in inputs)
+        return {"accuracy": counts.most_common(1)[0][1] / len(inputs)}
+
+    def prior_loss(self, examples: Sequence[Example]) -> float | None:
+        if self._weights is not None or self._smoothing:
+            return None  # these losses are not those of a likelihood
+        shares = np.bincount([example.target for example in examples]) / len(examples)
+        shares = shares[shares > 0]
+        return float(-(shares * np.log(shares)).sum())
+
+    def stratum(self, record: TextInput) -> str:
+        return str(record.label)

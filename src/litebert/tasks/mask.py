@@ -1,25 +1,45 @@
-"""Which tokens fit the gaps?"""
+"""Which tokens fit the gaps, and how likely is a text?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
-from litebert.data.batches import Batch
-from litebert.errors import DataError
+from litebert.data.batches import Batch, Example, collate
+from litebert.data.windows import Window, windows_of
+from litebert.errors import ConfigError, DataError
 from litebert.model import Albert, AlbertConfig, MaskedTokenHead
-from litebert.tasks.base import Task
+from litebert.tasks.base import Judgement, Scores, Task, hidden_of
 from litebert.tokenizer import Encoding, Tokenizer
+
+MEASURED = (1, 5)  # how many of the likeliest tokens may hold the right one
+SHARED_WINDOW = 0.5  # of a long text that is scored: every token has half a window before it
+
+# Scripts written without spaces between words, their punctuation, and the full-width forms of Latin.
+_NO_SPACES = re.compile(
+    r"[\u0e00-\u109f\u1780-\u17ff\u2e80-\u312f\u3190-\u9fff\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\U00020000-\U0003ffff]"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class MaskInput:
-    """A text with one or more mask tokens."""
+    """A text with one or more mask tokens, or one of which some tokens are to be hidden."""
 
     text: str
+    hidden: tuple[int, ...] = ()
+    """Which tokens of the text the model must not see, counted from 0 for [CLS]; none where the text has its masks."""
+    truth: tuple[str, ...] = ()
+    """The right token for each mask, where it is known."""
     where: str = field(default="text", compare=False, repr=False)
     """The file and line it came from, for errors."""
 
@@ -36,9 +56,35 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class MaskOutput:
-    """For each mask of the text, the likeliest fillings, best first."""
+    """For each mask of the text, the likeliest fillings, best first, each as if it were the only one."""
 
     masks: list[list[Fill]]
+    text: str
+    """The whole text with the best filling of every mask."""
+    log_probability: float
+    """Of these fillings together: the sum of their logarithms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A text whose masks were filled one after the other."""
+
+    text: str
+    tokens: list[str]
+    """What stands in the masks, in the order of the text."""
+    log_probability: float
+    """The sum over the masks, each with what was filled before it in view."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How likely a text is, every token judged by all the others."""
+
+    log_probability: float
+    """The sum over its tokens."""
+    tokens: int
+    perplexity: float
+    """Among how many equally likely tokens the model hesitates, on average."""
 
 
 class Mask(Task[MaskInput, MaskOutput]):
@@ -47,8 +93,9 @@ class Mask(Task[MaskInput, MaskOutput]):
     name = "mask"
     architecture = "AlbertForMaskedLM"
     head_name = "mlm"
+    metric = "top1_accuracy"
 
-    def __init__(self, top: int = 5) -> None:
+    def __init__(self, top: int = max(MEASURED)) -> None:
         self.top = top
 
     @classmethod
@@ -65,38 +112,236 @@ class Mask(Task[MaskInput, MaskOutput]):
         text = item.get("text") if isinstance(item, Mapping) else item
         if not isinstance(text, str):
             raise DataError(f"{where}: {str(item)[:40]!r} must be a string, or an object with 'text'")
-        return MaskInput(text, where)
+        return MaskInput(text, where=where)
 
-    def encode(self, inputs: Sequence[MaskInput], tokenizer: Tokenizer, max_length: int) -> list[Encoding]:
-        encodings = tokenizer.encode([example.text for example in inputs], max_length=max_length)
-        for example, encoding in zip(inputs, encodings, strict=True):
-            if tokenizer.mask_id not in encoding.ids:
-                mask = tokenizer.specials["mask"]
+    def features(self, inputs: Sequence[MaskInput], tokenizer: Tokenizer, max_length: int) -> list[Example]:
+        examples = []
+        encodings = tokenizer.encode([record.text for record in inputs], max_length=max_length)
+        for record, encoding in zip(inputs, encodings, strict=True):
+            ids = list(encoding.ids)
+            if record.hidden and max(record.hidden) >= len(ids):
                 raise DataError(
-                    f"{example.where}: {example.text[:60]!r} has no {mask} in its first {max_length} tokens; "
-                    f"put {mask} where a word is missing"
+                    f"{record.where}: token {max(record.hidden)} is to be hidden, and the model reads {len(ids)}; "
+                    f"hide with max_length={max_length}"
                 )
-        return encodings
+            for column in record.hidden:
+                ids[column] = tokenizer.mask_id
+            is_masked = [int(number == tokenizer.mask_id) for number in ids]
+            _check_masks(record, sum(is_masked), tokenizer, max_length)
+            examples.append(Example([replace(encoding, ids=ids)], is_masked, tokenizer))
+        return examples
 
-    def answer(
-        self, model: Albert, batch: Batch, inputs: Sequence[MaskInput], tokenizer: Tokenizer
-    ) -> list[MaskOutput]:
-        hidden = model.encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids)
-        rows, columns = (batch.input_ids == tokenizer.mask_id).nonzero(as_tuple=True)
-        scores = model.heads[self.head_name](hidden[rows, columns], model.encoder.word_embeddings.weight)
-        best = scores.float().softmax(-1).topk(min(self.top, scores.shape[-1]))
-        masks: list[list[list[Fill]]] = [[] for _ in inputs]
-        for row, column, values, numbers in zip(
-            rows.tolist(), columns.tolist(), best.values.tolist(), best.indices.tolist(), strict=True
-        ):
-            ids = batch.input_ids[row].tolist()
-            masks[row].append(
-                [_fill(ids, column, number, value, tokenizer) for number, value in zip(numbers, values, strict=True)]
-            )
-        return [MaskOutput(fills) for fills in masks]
+    def scores(self, model: Albert, batch: Batch) -> Scores:
+        """For every token the likeliest fillings; the vocabulary is large, so all others stay on the device."""
+        assert batch.targets is not None
+        hidden = hidden_of(model.encoder, batch)
+        probability = hidden.new_zeros(*batch.input_ids.shape, min(self.top, model.config.vocab_size)).float()
+        number = torch.zeros_like(probability, dtype=torch.long)
+        rows, columns = (batch.targets == 1).nonzero(as_tuple=True)
+        best = _log_probability(model, hidden[rows, columns]).exp().topk(probability.shape[-1])
+        probability[rows, columns], number[rows, columns] = best.values, best.indices
+        return {"probability": probability, "number": number}  # (S, L, top) each
+
+    def answer(self, record: MaskInput, example: Example, scores: Scores) -> MaskOutput:
+        tokenizer, columns, spans = _gaps(example)
+        numbers = scores["number"][0, columns].tolist()
+        probabilities = scores["probability"][0, columns].tolist()
+        masks = [
+            [
+                Fill(tokenizer.token(number), probability, filled_text(record.text, [span], [number], tokenizer))
+                for number, probability in zip(*both, strict=True)
+            ]
+            for span, *both in zip(spans, numbers, probabilities, strict=True)
+        ]
+        text = filled_text(record.text, spans, [best for best, *_ in numbers], tokenizer)
+        return MaskOutput(masks, text, sum(math.log(best) for best, *_ in probabilities))
+
+    def metrics(self, inputs: Sequence[MaskInput], outputs: Sequence[MaskOutput]) -> dict[str, float]:
+        """In which share of the masks the right token is the likeliest, or one of the five likeliest."""
+        if self.top < max(MEASURED):
+            raise ConfigError(f"top={self.top} fillings are too few to measure by; use {max(MEASURED)} or more")
+        bare = next((r for r, o in zip(inputs, outputs, strict=True) if len(r.truth) != len(o.masks)), None)
+        if bare is not None or not inputs:
+            where = "no records" if bare is None else bare.where
+            raise DataError(f"{where}: every mask needs the token that belongs there; make such records with hide")
+        pairs = [
+            (token, [fill.token for fill in fills])
+            for record, output in zip(inputs, outputs, strict=True)
+            for token, fills in zip(record.truth, output.masks, strict=True)
+        ]
+        return {f"top{n}_accuracy": sum(token in found[:n] for token, found in pairs) / len(pairs) for n in MEASURED}
+
+    def judge(self, record: MaskInput, output: MaskOutput) -> Judgement:
+        """The share of a text's hidden tokens that are filled in right."""
+        given = [fills[0].token for fills in output.masks]
+        right = sum(token == other for token, other in zip(record.truth, given, strict=True)) / len(given)
+        sure = sum(fills[0].probability for fills in output.masks) / len(given)
+        return Judgement(record.text, " ".join(record.truth), " ".join(given), right, sure)
+
+    def baseline(self, inputs: Sequence[MaskInput]) -> dict[str, float]:
+        """Always the tokens that are hidden most often."""
+        counts = Counter(token for record in inputs for token in record.truth)
+        return {f"top{n}_accuracy": sum(c for _, c in counts.most_common(n)) / counts.total() for n in MEASURED}
 
 
-def _fill(ids: list[int], column: int, number: int, probability: float, tokenizer: Tokenizer) -> Fill:
-    frame = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
-    filled = [number if at == column else x for at, x in enumerate(ids) if at == column or x not in frame]
-    return Fill(tokenizer.token(number), probability, tokenizer.decode(filled, skip_special=False))
+def hide(
+    texts: Sequence[str], tokenizer: Tokenizer, max_length: int, rate: float = 0.15, seed: int = 0
+) -> list[MaskInput]:
+    """Records that ask for tokens which these texts have: a share of each text's tokens, and at least one, is hidden.
+
+    What is special or unknown is never hidden; a text that has nothing else is left out.
+    """
+    if not 0 < rate < 1:
+        raise ConfigError(f"rate={rate} must lie between 0 and 1; 0.15 is usual")
+    random, specials = np.random.default_rng(seed), _specials(tokenizer)
+    records = []
+    for number, encoding in enumerate(tokenizer.encode(texts, max_length=max_length), start=1):
+        plain = [column for column, token in enumerate(encoding.ids) if token not in specials]
+        if not plain:
+            continue
+        count = max(1, round(rate * len(plain)))
+        columns = sorted(random.choice(plain, count, replace=False).tolist())
+        truth = tuple(tokenizer.token(encoding.ids[column]) for column in columns)
+        records.append(MaskInput(texts[number - 1], tuple(columns), truth, f"text {number}"))
+    return records
+
+
+def fill_in_rounds(
+    model: Albert,
+    record: MaskInput,
+    example: Example,
+    rounds: int | None,
+    temperature: float,
+    generator: torch.Generator,
+) -> Filled:
+    """Ask `rounds` times, by default once per mask; each time the masks the model is surest of are filled.
+
+    At temperature 0 the likeliest token is taken, otherwise one is drawn.
+    """
+    tokenizer, columns, spans = _gaps(example)
+    sequence: Any = example.sequences[0]
+    device = model.encoder.word_embeddings.weight.device
+    ids, chosen, total = list(sequence.ids), dict.fromkeys(columns, -1), 0.0
+    for rounds_left in range(min(rounds or len(columns), len(columns)), 0, -1):
+        still_open = [column for column in columns if chosen[column] < 0]
+        batch = collate([Example([replace(sequence, ids=ids)])], tokenizer.pad_id).to(device)
+        with torch.inference_mode():
+            found = _log_probability(model, hidden_of(model.encoder, batch)[0, still_open]).cpu()  # (M, V)
+        allowed = found.index_fill(1, torch.tensor(sorted(_specials(tokenizer))), -math.inf)
+        allowed[:, tokenizer.vocab_size :] = -math.inf
+        surest = allowed.amax(-1).argsort(descending=True, stable=True)[: math.ceil(len(still_open) / rounds_left)]
+        for row in surest.tolist():
+            number = _pick(allowed[row], temperature, generator)
+            chosen[still_open[row]] = ids[still_open[row]] = number
+            total += float(found[row, number])
+    numbers = list(chosen.values())
+    text = filled_text(record.text, spans, numbers, tokenizer)
+    return Filled(text, [tokenizer.token(number) for number in numbers], total)
+
+
+def score_texts(
+    model: Albert, tokenizer: Tokenizer, texts: Sequence[str], max_length: int, batch_size: int
+) -> list[Score]:
+    """Hide every token of every text in turn and add up what the model gives for it."""
+    encoded = [encoding.ids[1:-1] for encoding in tokenizer.encode(texts)]
+    for number, (text, ids) in enumerate(zip(texts, encoded, strict=True), start=1):
+        if not ids or tokenizer.mask_id in ids:
+            mask = tokenizer.specials["mask"]
+            raise DataError(f"text {number}: {text[:60]!r} cannot be scored; give text, and fill every {mask} first")
+    totals = [0.0] * len(encoded)
+    turns = _one_hidden(encoded, tokenizer, max_length)
+    while some := list(islice(turns, batch_size)):
+        batch = collate([Example([turn.sequence]) for turn in some], tokenizer.pad_id)
+        batch = batch.to(model.encoder.word_embeddings.weight.device)
+        with torch.inference_mode():
+            hidden = hidden_of(model.encoder, batch)[range(len(some)), [turn.column for turn in some]]  # (S, H)
+            found = _log_probability(model, hidden)[range(len(some)), [turn.truth for turn in some]]
+        for turn, value in zip(some, found.tolist(), strict=True):
+            totals[turn.text] += value
+    lengths = [len(ids) for ids in encoded]
+    return [Score(total, n, math.exp(-total / n)) for total, n in zip(totals, lengths, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    text: int
+    sequence: Window
+    column: int
+    """Where the mask stands,"""
+    truth: int
+    """and the token it hides."""
+
+
+def _one_hidden(encoded: Sequence[list[int]], tokenizer: Tokenizer, max_length: int) -> Iterator[_Turn]:
+    """Longest first, so that little is padded; never all at once, which a long text would fill the memory with."""
+    for text in sorted(range(len(encoded)), key=lambda text: -len(encoded[text])):
+        done = 0
+        for window in windows_of(encoded[text], None, tokenizer, max_length, overlap=SHARED_WINDOW):
+            for column in range(window.column + done - window.start, window.column + window.end - window.start):
+                ids = list(window.ids)
+                ids[column] = tokenizer.mask_id
+                yield _Turn(text, replace(window, ids=ids), column, window.ids[column])
+            done = window.end
+
+
+def _log_probability(model: Albert, hidden: Tensor) -> Tensor:  # (M, H) -> (M, V)
+    return model.heads[Mask.head_name](hidden, model.encoder.word_embeddings.weight).float().log_softmax(-1)
+
+
+def _pick(scores: Tensor, temperature: float, generator: torch.Generator) -> int:
+    if temperature == 0:
+        return int(scores.argmax())
+    return int(torch.multinomial((scores / temperature).softmax(-1), 1, generator=generator))
+
+
+def _specials(tokenizer: Tokenizer) -> set[int]:
+    return {tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id}
+
+
+def _check_masks(record: MaskInput, found: int, tokenizer: Tokenizer, max_length: int) -> None:
+    mask = tokenizer.specials["mask"]
+    if not found:
+        raise DataError(
+            f"{record.where}: {record.text[:60]!r} has no {mask} in its first {max_length} tokens; "
+            f"put {mask} where a word is missing"
+        )
+    if record.text.count(mask) > found:
+        raise DataError(
+            f"{record.where}: {record.text.count(mask) - found} {mask} of {record.text[:60]!r} beyond its first "
+            f"{max_length} tokens, which is all the model reads; shorten the text"
+        )
+
+
+def _gaps(example: Example) -> tuple[Tokenizer, list[int], list[tuple[int, int]]]:
+    """The tokenizer, the columns of the masks, and which characters of the text each stands for."""
+    encoding = example.sequences[0]
+    assert isinstance(encoding, Encoding)
+    columns = [column for column, masked in enumerate(example.target) if masked]
+    offsets = encoding.offsets
+    return example.notes, columns, [offsets[column] for column in columns]
+
+
+def filled_text(text: str, spans: Sequence[tuple[int, int]], numbers: Sequence[int], tokenizer: Tokenizer) -> str:
+    """The text with these tokens where the spans are; everything else stays as it was written."""
+    done, at = "", 0
+    for (start, end), number in zip(spans, numbers, strict=True):
+        done, at = done + text[at:start], end
+        token = tokenizer.token(number)
+        if token.startswith("▁") or number in tokenizer.added:
+            word = token.removeprefix("▁")
+            done += gap(done, word) + word
+        elif token.startswith("##") and len(token) > 2:
+            done = done.rstrip(" ") + token[2:]
+        elif tokenizer.decode([number, number], skip_special=False) == token * 2:
+            done = done.rstrip(" ") + token  # it never has a space before it, whatever the text has
+        else:
+            done += token
+    return done + text[at:]
+
+
+def gap(left: str, right: str) -> str:
+    """The space between two texts, where their scripts want one."""
+    if not left or not right or left[-1].isspace() or right[0].isspace():
+        return ""
+    opens = unicodedata.category(left[-1]) in ("Ps", "Pi")
+    return "" if opens or _NO_SPACES.match(left[-1]) or _NO_SPACES.match(right[0]) else " "

@@ -104,3 +104,38 @@ class Plateau:
             f"stuck: the loss on masked tokens stays at {now:.2f}, where word frequencies alone give "
             f"{self.unigram:.2f}; {self.remedy}"
         )
+
+
+class Collapse:
+    """Hears the loss of every step of a fine-tuning run and says when it has stayed where it starts: at the prior.
+
+    That is the loss of a model that gives every example the same answer. Too high a rate brings deep encoders there,
+    and they do not come back.
+    """
+
+    def __init__(self, prior: float, steps: int) -> None:
+        self.prior, self.window, self.first = prior, max(50, steps // 10), max(100, round(0.4 * steps))
+        self.verdict: str | None = None
+        """What is wrong, by the last steps that were looked at; None when all is well."""
+        self._sum, self._seen = 0.0, 0
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run must know to decide the same."""
+        return {"sum": self._sum, "seen": self._seen, "verdict": self.verdict}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._sum, self._seen, self.verdict = state["sum"], state["seen"], state["verdict"]
+
+    def notice(self, done: int, loss: float) -> None:
+        """Hear the loss of step `done`."""
+        self._sum += loss
+        self._seen += 1
+        if self._seen < self.window:
+            return
+        mean, self._sum, self._seen = self._sum / self._seen, 0.0, 0
+        self.verdict = None
+        if done >= self.first and mean > 0.98 * self.prior:
+            self.verdict = (
+                f"the loss of the last {self.window} steps is {mean:.3f}, "
+                f"where the same answer for all gives {self.prior:.3f}"
+            )

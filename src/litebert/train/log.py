@@ -197,7 +197,7 @@ def read_events(out: Path) -> list[Event]:
 
 @contextmanager
 def counting(console: Console, title: str, total: int) -> Iterator[Progress]:
-    """A plain progress bar over bytes, for reading files."""
+    """A plain progress bar over bytes of files, or sequences to read."""
     with _progress(console, TextColumn("{task.percentage:>3.0f}%")) as progress:
         progress.add_task(title, total=total)
         yield progress

@@ -1,0 +1,202 @@
+"""Fine-tune the same weights on the same data with litebert and with transformers' Trainer, and compare.
+
+  python bench/finetuning.py --model runs/pt --tasks tasks --only mrpc cola sts-b conll --seeds 0 1 2
+
+Both begin with files and end with a model and its scores on the development set, which both measure after every epoch:
+epochs, batch, rate, warm-up, decay, length, precision (bf16 on a GPU) and the metric are the same. Trainer groups by
+length and pads to the longest of a batch. They take turns, and imports and downloads are not counted. Prints a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from litebert.data.batches import IGNORED
+from litebert.recipes import finetune
+from litebert.recipes._finetuning import finetune as finetune_run
+from litebert.tasks import TASKS
+
+
+@dataclass(frozen=True)
+class Set:
+    """A data set: which task, which files, which metric decides."""
+
+    task: Any
+    train: str
+    valid: str
+    metric: str
+
+
+SETS = {
+    "mrpc": Set("classify", "glue/MRPC/train.tsv", "glue/MRPC/dev.tsv", "accuracy"),
+    "cola": Set("classify", "glue/CoLA/train.tsv", "glue/CoLA/dev.tsv", "mcc"),
+    "rte": Set("classify", "glue/RTE/train.tsv", "glue/RTE/dev.tsv", "accuracy"),
+    "sst-2": Set("classify", "glue/SST-2/train.tsv", "glue/SST-2/dev.tsv", "accuracy"),
+    "sts-b": Set("regress", "glue/STS-B/train.tsv", "glue/STS-B/dev.tsv", "pearson"),
+    "conll": Set("tag", "ner/conll2003/eng.train", "ner/conll2003/eng.testa", "f1"),
+}
+
+
+def ours(one: Set, options: argparse.Namespace, seed: int, out: Path) -> tuple[float, float]:
+    """The score of the last epoch and the seconds it took."""
+    began = time.perf_counter()
+    config = finetune.Config(
+        model=str(options.model), train=options.tasks / one.train, valid=options.tasks / one.valid, out=out,
+        task=one.task, epochs=options.epochs, batch_size=options.batch_size, length=options.length,
+        learning_rate=options.rate, patience=0, seed=seed, columns=(), device="auto",
+    )  # fmt: skip
+    from litebert.recipes._shared import make_console
+
+    finetune_run(config, make_console())
+    seconds = time.perf_counter() - began
+    from litebert.train.log import read_metrics
+
+    return read_metrics(out)[f"validation_{one.metric}"].values[-1], seconds
+
+
+def theirs(one: Set, options: argparse.Namespace, seed: int, out: Path) -> tuple[float, float]:
+    """The same with transformers."""
+    import transformers
+
+    began = time.perf_counter()
+    task_class: Any = TASKS[one.task]
+    train, valid = task_class.read(options.tasks / one.train), task_class.read(options.tasks / one.valid)
+    task = task_class.learn_from(train)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(options.model)
+    words = one.task == "tag"
+    labels = (
+        {"num_labels": 1, "problem_type": "regression"} if one.task == "regress" else {"num_labels": len(_names(task))}
+    )
+    kind = transformers.AlbertForTokenClassification if words else transformers.AlbertForSequenceClassification
+    transformers.set_seed(seed)
+    model = kind.from_pretrained(options.model, **labels)
+    encode = _tagged if words else _whole
+    collator = transformers.DataCollatorForTokenClassification if words else transformers.DataCollatorWithPadding
+
+    def measure(prediction: Any) -> dict[str, float]:
+        return {"score": _score(task, one, valid, prediction.predictions, prediction.label_ids)}
+
+    cuda = torch.cuda.is_available()
+    arguments = transformers.TrainingArguments(
+        output_dir=str(out), num_train_epochs=options.epochs, per_device_train_batch_size=options.batch_size,
+        per_device_eval_batch_size=32, learning_rate=options.rate, weight_decay=0.01, warmup_steps=0.1, seed=seed,
+        lr_scheduler_type="linear", eval_strategy="epoch", save_strategy="no", logging_strategy="epoch", bf16=cuda,
+        report_to=[], disable_tqdm=True, train_sampling_strategy="group_by_length", dataloader_num_workers=0,
+        use_cpu=not cuda,
+    )  # fmt: skip
+    trainer = transformers.Trainer(
+        model=model, args=arguments, data_collator=collator(tokenizer), compute_metrics=measure,
+        train_dataset=encode(task, train, tokenizer, options.length),
+        eval_dataset=encode(task, valid, tokenizer, options.length),
+    )  # fmt: skip
+    trainer.train()
+    trainer.save_model()
+    scores = [line["eval_score"] for line in trainer.state.log_history if "eval_score" in line]
+    return scores[-1], time.perf_counter() - began
+
+
+def _names(task: Any) -> Sequence[str]:
+    return task.tags if hasattr(task, "tags") else task.labels
+
+
+def _whole(task: Any, records: Sequence[Any], tokenizer: Any, length: int) -> list[dict[str, Any]]:
+    paired = records[0].text_b is not None
+    texts = [[record.text for record in records]] + ([[record.text_b for record in records]] if paired else [])
+    encoded = tokenizer(*texts, truncation=True, max_length=length, return_token_type_ids=True)
+    targets = task.targets(records) if hasattr(task, "targets") else [record.label for record in records]
+    return [{**{name: encoded[name][i] for name in encoded}, "label": target} for i, target in enumerate(targets)]
+
+
+def _tagged(task: Any, records: Sequence[Any], tokenizer: Any, length: int) -> list[dict[str, Any]]:
+    """The first token of a word carries its tag."""
+    words = [[record.text[start:end] for start, end in record.words] for record in records]
+    encoded = tokenizer(words, is_split_into_words=True, truncation=True, max_length=length, return_token_type_ids=True)
+    rows = []
+    for number, record in enumerate(records):
+        tags, before, labels = _tags(task, record), None, []
+        for word in encoded.word_ids(number):
+            labels.append(IGNORED if word is None or word == before else tags[word])
+            before = word
+        rows.append({**{name: encoded[name][number] for name in encoded}, "labels": labels})
+    return rows
+
+
+def _tags(task: Any, record: Any) -> list[int]:
+    """The number of the tag of every word."""
+    names = ["O"] * len(record.words)
+    for span in record.spans:
+        inside = [i for i, (start, end) in enumerate(record.words) if start >= span.start and end <= span.end]
+        for i in inside:
+            names[i] = f"{'B' if i == inside[0] else 'I'}-{span.label}"
+    return [task.tags.index(name) for name in names]
+
+
+def _score(task: Any, one: Set, valid: Sequence[Any], predictions: Any, labels: Any) -> float:
+    if one.task == "regress":
+        return float(np.corrcoef(predictions.squeeze(-1), labels)[0, 1])
+    if one.task == "tag":
+        from litebert.tasks._crf import ranges_of
+
+        right = both = 0
+        for row, truth in zip(predictions, labels, strict=True):
+            words = truth != IGNORED
+            given, true = (set(ranges_of([task.tags[n] for n in some[words]])) for some in (row.argmax(-1), truth))
+            right, both = right + len(given & true), both + len(given) + len(true)
+        return 2 * right / max(1, both)
+    from sklearn import metrics
+
+    measure = {"accuracy": metrics.accuracy_score, "mcc": metrics.matthews_corrcoef}[one.metric]
+    return float(measure(labels, predictions.argmax(-1)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--tasks", type=Path, required=True, help="folder with glue/ and ner/")
+    parser.add_argument("--only", nargs="+", default=["mrpc", "cola", "sts-b", "conll"], choices=list(SETS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--rate", type=float, default=5e-5)
+    parser.add_argument("--out", type=Path, default=Path("runs/bench-finetuning"))
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    shutil.rmtree(options.out, ignore_errors=True)
+    print("| set | metric | litebert | transformers | seconds | seconds | ratio |\n|---|---|---|---|---|---|---|")
+    for name in options.only:
+        found: dict[str, list[tuple[float, float]]] = {"ours": [], "theirs": []}
+        if name == options.only[0]:  # the first use of a device is slow for whoever comes first
+            ours(SETS[name], argparse.Namespace(**{**vars(options), "epochs": 1}), 99, options.out / "warm-ours")
+            theirs(SETS[name], argparse.Namespace(**{**vars(options), "epochs": 1}), 99, options.out / "warm-theirs")
+        for seed in options.seeds:
+            for who, run in (("ours", ours), ("theirs", theirs)):
+                found[who].append(run(SETS[name], options, seed, options.out / f"{name}-{who}-{seed}"))
+        scores, seconds = ([[pair[part] for pair in found[who]] for who in found] for part in (0, 1))
+        told = [f"{statistics.mean(x):.4f} ± {statistics.stdev(x) if len(x) > 1 else 0:.4f}" for x in scores]
+        medians = [statistics.median(x) for x in seconds]
+        print(
+            f"| {name} | {SETS[name].metric} | {told[0]} | {told[1]} | {medians[0]:.1f} | {medians[1]:.1f} "
+            f"| {medians[0] / medians[1]:.2f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Fine-tune on every data set of configs/ and print one table: scores, and what an answer without reading gets.
+
+  python bench/tasks.py --model runs/pt --chinese-model runs/zh --tasks tasks --jobs 2
+  python bench/tasks.py --bag-of-words --tasks tasks --only sst-2 imdb
+
+Sets that are not under --tasks are left out. Where all of GLUE's sets are there, its average follows; --bag-of-words
+prints what logistic regression on words (characters for Chinese) reaches instead of fine-tuning.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import tomllib
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+GLUE = {
+    "cola": ("mcc",), "sst-2": ("accuracy",), "mrpc": ("accuracy", "f1_of_1"), "sts-b": ("pearson", "spearman"),
+    "qqp": ("accuracy", "f1_of_1"), "mnli": ("accuracy",), "qnli": ("accuracy",), "rte": ("accuracy",),
+}  # fmt: skip
+"""What GLUE averages, set by set; WNLI is left out, as usual."""
+
+
+def settings_of(name: str, tasks: Path) -> dict[str, Any]:
+    """A config with its paths under `tasks`."""
+    settings = tomllib.loads((CONFIGS / f"{name}.toml").read_text(encoding="utf-8"))
+    for key in ("train", "valid", "test"):
+        if key in settings:
+            settings[key] = tasks / Path(settings[key]).relative_to("tasks")
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+
+
+def finetuned(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Fine-tune on one set; what came of it."""
+    from rich.console import Console
+
+    from litebert.recipes import finetune
+    from litebert.recipes._finetuning import finetune as run
+
+    settings = settings_of(name, options.tasks)
+    model = options.chinese_model if "zh" in settings["train"].parts else options.model
+    if options.epochs:
+        settings["epochs"] = options.epochs
+    config = finetune.Config(model=str(model), out=options.out / name, batch_size=options.batch_size, **settings)
+    began = time.perf_counter()
+    with Path(os.devnull).open("w") as quiet:
+        found = run(config, Console(file=quiet))
+    assert found is not None
+    scores = found.test or found.metrics
+    return {"name": name, "task": config.task, "scores": scores, "baseline": found.baseline,
+            "seconds": time.perf_counter() - began, "epochs": found.epoch}  # fmt: skip
+
+
+def bag_of_words(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    from litebert.data.labelled import Source
+    from litebert.measure.baselines import bag_of_words as fit
+    from litebert.recipes._finetuning_plan import split
+    from litebert.tasks import TASKS
+
+    settings = settings_of(name, options.tasks)
+    task: Any = TASKS[settings["task"]]
+    source = Source.of(settings.get("columns", ()), True)
+    train = task.read(settings["train"], source)
+    test = task.read(settings["test"], source) if "test" in settings else None
+    if test is None:
+        train, test = split(train, task.learn_from(train), 0, settings["train"])
+    score = fit([x.shown for x in train], [x.label for x in train], [x.shown for x in test], [x.label for x in test])
+    return {"name": name, "task": "bag of words", "scores": {"accuracy": score}, "baseline": {}, "seconds": 0.0}
+
+
+def line(found: dict[str, Any]) -> str:
+    told = ", ".join(f"{name} {value:.3f}" for name, value in found["scores"].items())
+    without = ", ".join(f"{name} {value:.3f}" for name, value in found["baseline"].items())
+    return f"| {found['name']} | {found['task']} | {told} | {without} | {found['seconds']:.0f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--chinese-model", type=Path)
+    parser.add_argument("--tasks", type=Path, required=True)
+    parser.add_argument("--only", nargs="+", default=sorted(path.stem for path in CONFIGS.glob("*.toml")))
+    parser.add_argument("--epochs", type=int, default=0)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--bag-of-words", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("runs/bench-tasks"))
+    options = parser.parse_args()
+    names = [name for name in options.only if settings_of(name, options.tasks)["train"].exists()]
+    if options.bag_of_words:
+        names = [name for name in names if settings_of(name, options.tasks)["task"] == "classify"]
+    print("| set | task | scores | without reading | seconds |\n|---|---|---|---|---|", flush=True)
+    averaged: dict[str, float] = {}
+    options.out.mkdir(parents=True, exist_ok=True)
+    with get_context("spawn").Pool(options.jobs) as pool:
+        for found in pool.imap_unordered(
+            partial(bag_of_words if options.bag_of_words else finetuned, options=options), names
+        ):
+            print(line(found), flush=True)
+            with (options.out / "results.jsonl").open("a") as file:
+                file.write(json.dumps(found) + "\n")
+            wanted = GLUE.get(found["name"], ())
+            if wanted and all(name in found["scores"] for name in wanted):
+                averaged[found["name"]] = sum(found["scores"][name] for name in wanted) / len(wanted)
+    if averaged and not options.bag_of_words:
+        print(f"\nGLUE over {', '.join(sorted(averaged))}: {sum(averaged.values()) / len(averaged):.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Questions about texts, with the answers that stand in them: SQuAD's files, CMRC 2018's, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from litebert.data.labelled import Source, format_of, json_rows, read_rows
+from litebert.errors import DataError
+
+FLAGS = {"true": True, "1": True, "false": False, "0": False}
+"""What `is_impossible` may say, in any case of letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoldAnswer:
+    """A right answer."""
+
+    text: str
+    start: int | None
+    """The character of the context at which it stands; None where the context does not have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerInput:
+    """A question, the text that may answer it, and the right answers where they are known."""
+
+    question: str
+    context: str
+    answers: tuple[GoldAnswer, ...] | None = None
+    """None where they are not known; empty where the context has none."""
+    id: str = ""
+    where: str = field(default="", compare=False, repr=False)
+    """The file and line it came from, for errors."""
+
+    @property
+    def impossible(self) -> bool:
+        """Whether the context is known to have no answer."""
+        return self.answers == ()
+
+    @property
+    def place(self) -> str:
+        return self.where or repr(self.question[:40])
+
+
+def read_questions(path: Path, source: Source | None = None) -> list[AnswerInput]:
+    """The questions of a SQuAD file or of a table with the columns `question`, `context` and `answer`."""
+    source, records = source or Source(), []
+    for values, where in _items(path, source):
+        try:
+            record = parse_question(values, where)
+            if record.answers is None:
+                raise DataError(
+                    f"{where}: no value for 'answer' or 'answers' (columns: {', '.join(map(str, values))}); name the "
+                    "column with --columns answer=NAME, and write an empty one where the context has no answer"
+                )
+            records.append(record)
+        except DataError as error:
+            source.refuse(error)
+    if not records:
+        raise DataError(f"{path}: holds no questions; it needs at least one with its answers")
+    return records
+
+
+def parse_question(item: Any, where: str) -> AnswerInput:
+    """`(question, context)`, or a mapping with `question` and `context`, and perhaps the answers and `id`.
+
+    The answers are `answer`, a text, with its `answer_start`, or `answers`, as SQuAD or the datasets library writes
+    them. One that stands elsewhere than it says is found at the nearest place; an empty one is none.
+    """
+    if isinstance(item, (tuple, list)) and len(item) == 2 and all(isinstance(part, str) for part in item):
+        return AnswerInput(item[0], item[1], where=where)
+    if not isinstance(item, Mapping):
+        raise DataError(
+            f"{where}: {str(item)[:40]!r} must be a pair of strings, the question and the context, or an object with "
+            "'question' and 'context'"
+        )
+    for name in ("question", "context"):
+        if not isinstance(item.get(name), str):
+            raise DataError(
+                f"{where}: no text in column {name!r} (columns: {', '.join(map(str, item))}); rename a column to "
+                f"{name!r}, or name it with --columns {name}=NAME"
+            )
+    answers = _answers(item, where)
+    name = "" if item.get("id") is None else str(item["id"])
+    return AnswerInput(item["question"], item["context"], answers, name, where)
+
+
+def _answers(item: Mapping[str, Any], where: str) -> tuple[GoldAnswer, ...] | None:
+    given, starts = item.get("answers"), None
+    if given is None:
+        given, starts = item.get("answer"), item.get("answer_start")
+    flag = item.get("is_impossible")
+    impossible = FLAGS.get(str(flag).lower())
+    if impossible is None and flag not in (None, ""):
+        raise DataError(f"{where}: is_impossible={flag!r} must be true or false")
+    if given is None:
+        return () if impossible else None
+    context = item["context"]
+    answers = tuple(
+        GoldAnswer(text, _located(context, text, start)) for text, start in _pairs(given, starts, where) if text.strip()
+    )
+    if impossible is not None and impossible is bool(answers):
+        raise DataError(
+            f"{where}: is_impossible={flag!r} with {len(answers)} answers ({str(given)[:40]!r}); correct one of them"
+        )
+    return answers
+
+
+def _pairs(given: Any, starts: Any, where: str) -> Iterator[tuple[str, int | None]]:
+    """Texts and where they are said to stand."""
+    if isinstance(given, Mapping):  # the datasets library turns a list of objects into an object of lists
+        given, starts = given.get("text"), given.get("answer_start")
+    texts = given if isinstance(given, (list, tuple)) else [given]
+    places: Sequence[Any] = starts if isinstance(starts, (list, tuple)) else [starts] * len(texts)
+    if len(places) != len(texts):
+        raise DataError(f"{where}: {len(texts)} answers and {len(places)} of 'answer_start'; give one for each")
+    for one, said in zip(texts, places, strict=True):
+        text, place = (one.get("text"), one.get("answer_start")) if isinstance(one, Mapping) else (one, said)
+        if not isinstance(text, str):
+            raise DataError(f"{where}: the answer {str(text)[:40]!r} must be a string; quote it")
+        if place is None or place == "":
+            yield text, None
+            continue
+        try:
+            yield text, int(place)
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"{where}: answer_start={place!r} must be a whole number; leave it out to search"
+            ) from error
+
+
+def _located(context: str, text: str, start: int | None) -> int | None:
+    """Where the answer stands: as it says, or else nearest to that, or else first; None where it does not stand."""
+    if start is not None and start >= 0 and context.startswith(text, start):
+        return start
+    places, at = [], context.find(text)
+    while at >= 0:
+        places.append(at)
+        at = context.find(text, at + 1)
+    return min(places, key=lambda place: abs(place - (start or 0)), default=None)
+
+
+def _items(path: Path, source: Source) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Every question as a mapping, and where it stands."""
+    if format_of(path) == ".json":
+        objects = [row.values for row in json_rows(path, Source(skip_bad=True))]  # what is bad is told by read_rows
+        if objects and all(isinstance(values.get("data"), list) for values in objects):
+            yield from _squad_items(path, [article for values in objects for article in values["data"]], source)
+            return
+    for row in read_rows(path, source):
+        yield row.values, row.where
+
+
+def _squad_items(path: Path, articles: list[Any], source: Source) -> Iterator[tuple[Mapping[str, Any], str]]:
+    for number, article in enumerate(articles, start=1):
+        try:
+            questions = [
+                question | {"context": paragraph["context"]}
+                for paragraph in article["paragraphs"]
+                for question in paragraph["qas"]
+            ]
+        except (KeyError, TypeError) as error:
+            source.refuse(
+                DataError(
+                    f"{path}, article {number}: not laid out as SQuAD ({error!r}); an article has 'paragraphs', each "
+                    "with 'context' and 'qas'"
+                )
+            )
+            continue
+        for at, question in enumerate(questions, start=1):
+            yield question, f"{path}, article {number}, question {question.get('id') or at}"

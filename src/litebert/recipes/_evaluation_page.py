@@ -1,0 +1,54 @@
+"""What `litebert evaluate --out` writes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from litebert.files import atomic_write, write_json
+from litebert.measure.bins import by_size
+from litebert.measure.report import Report
+from litebert.recipes.evaluate import Evaluation
+
+SHOWN_ERRORS = 50
+DRAWN_LABELS = 40
+
+
+def write_page(found: Evaluation, out: Path) -> None:
+    """report.html, answers.jsonl and, last, evaluation.json."""
+    report = Report(f"{found.task}: {found.data}", f"{found.model}, {found.examples:,} examples")
+    rows = [[name, value, found.baseline.get(name, "")] for name, value in found.metrics.items()]
+    report.table(["metric", "value", "without reading"], rows)
+    if found.labels and len(found.labels) <= DRAWN_LABELS:
+        report.heading("What is taken for what")
+        report.confusion(found.labels, found.confusion, "Rows are the truth, columns the model's answers.")
+    if found.sureness:
+        report.heading("How sure, how right")
+        caption = (
+            f"On the dashed line the model is as right as it is sure. Mean distance: {found.calibration_error:.3f}."
+        )
+        report.points(found.sureness, caption, "how sure the model was", "how right it was", diagonal=True)
+    report.heading("Does length matter?")
+    sizes = [len(one.text) for one in found.judgements]
+    caption = "Each dot stands for about as many examples."
+    report.points(
+        by_size(sizes, [one.right for one in found.judgements]), caption, "characters of the text", "how right"
+    )
+    if found.worst:
+        report.heading("Answers that are not right")
+        report.text(f"{len(found.worst):,} of {found.examples:,}; the surest first, {SHOWN_ERRORS} at most.")
+        report.table(
+            ["truth", "answer", "sure", "text"],
+            [[one.truth, one.answer, one.confidence or "", one.text[:500]] for one in found.worst[:SHOWN_ERRORS]],
+        )
+    if found.skipped:
+        report.heading("Left out")
+        report.table(["row"], [[line] for line in found.skipped])
+    report.write(out / "report.html")
+    lines = (
+        {"text": one.text, "truth": one.truth, "right": one.right, "answer": asdict(answer)}
+        for one, answer in zip(found.judgements, found.answers, strict=True)
+    )
+    atomic_write(out / "answers.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    write_json(out / "evaluation.json", found.figures())

@@ -1,0 +1,235 @@
+"""A fine-tuning run: its parts, what the loop asks of them, and what happens after a step. `finetune` has the
+settings."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.console import Console
+
+from litebert.data.batches import Batch
+from litebert.errors import require_extra
+from litebert.files import write_json
+from litebert.model import Albert
+from litebert.predict import Model
+from litebert.recipes._finetuning_plan import Plan
+from litebert.tasks.objective import objective
+from litebert.train.checkpointing import Checkpoints
+from litebert.train.guard import Collapse, Guard
+from litebert.train.log import RunLog
+from litebert.train.loop import Step, train
+from litebert.train.mixout import Mixout
+from litebert.train.optimizers import adamw, warmup_linear
+from litebert.train.strategies import attenuate, fitted, project, tune, unfreeze, weight_at
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from litebert.recipes.finetune import Config
+
+LOWER = 1 / 3  # of the rate, when a run that collapsed begins again
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to."""
+
+    metric: str
+    metrics: dict[str, float]
+    """Of the best epoch, on the validation examples."""
+    epoch: int
+    seconds: float
+    test: dict[str, float]
+    """On the test examples, where some were given."""
+    baseline: dict[str, float]
+    """What an answer without reading gets on those, or on the validation examples."""
+
+
+class EnoughError(Exception):
+    """A hook has seen enough: the run is over, or begins again."""
+
+
+def finetune(config: Config, console: Console) -> Result | None:
+    """Teach and save a model; None when a stop was asked for before the end."""
+    began = time.perf_counter()
+    require_extra("sklearn.metrics", "train")  # at the start, not after the first epoch
+    plan = Plan(config, console)
+    for attempt, rate in enumerate((plan.rate, plan.rate * LOWER)):
+        if attempt == 0 and (config.out / "checkpoints-again" / "latest").is_file():
+            continue  # the run that is resumed had begun again already
+        run = Run(plan, rate, last=attempt == 1)
+        if not run():
+            return None
+        if run.collapsed is None:
+            break
+        if not run.last:
+            again = f"beginning again with a third of the rate, {rate * LOWER:.2g}"
+            console.print(f"collapsed: {run.collapsed}; {again}", highlight=False, markup=False)
+    seconds = time.perf_counter() - began
+    test, baseline = plan.measure_best()
+    result = Result(plan.task.metric, run.best, run.best_epoch, seconds, test, baseline)
+    write_json(config.out / "finished.json", asdict(result))
+    if run.collapsed is not None:
+        console.print(
+            "this model answers little better than the commonest answer would; it needs more examples, more --epochs, "
+            "or a model that has read more text",
+            highlight=False,
+        )
+    without = f" (without reading: {_told(baseline)})" if baseline else ""
+    where = f"on {len(plan.held_out):,} held-out examples" + ("" if test else without)
+    console.print(f"best epoch {run.best_epoch}: {_told(run.best)} {where}", highlight=False)
+    if test:
+        console.print(f"{config.test}: {_told(test)}{without}", highlight=False, markup=False)
+    return result
+
+
+def _told(metrics: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3f}" for name, value in metrics.items())
+
+
+class Run:
+    """One attempt at the plan."""
+
+    def __init__(self, plan: Plan, rate: float, last: bool) -> None:
+        self.plan, self.config, self.last = plan, plan.config, last
+        self.model = plan.model()
+        self.albert = self.model.albert
+        shape = self.albert.config
+        self.strategies = fitted(plan.config, shape.num_hidden_layers, shape.initializer_range)
+        depths = {f"encoder.{name}": users for name, users in self.albert.encoder.depths_of().items()}
+        self.optimizer = adamw(
+            self.albert, weight_decay=self.config.weight_decay, tuning=tune(self.strategies, self.albert, depths)
+        )
+        if self.strategies.bounds == "project":
+            self.optimizer.register_step_post_hook(project)
+        self.schedule = warmup_linear(rate, plan.steps)
+        self.mixout = (
+            Mixout(dict(self.albert.encoder.named_parameters()), self.config.mixout) if self.config.mixout else None
+        )
+        self.guard = Guard({"model": self.albert, "optimizer": self.optimizer})
+        prior = plan.task.prior_loss(plan.lessons[0].examples)
+        self.collapse = None if prior is None else Collapse(prior, plan.steps)
+        self.best: dict[str, float] = {}
+        self.best_epoch = self.improved = 0
+
+    def __call__(self) -> bool:
+        """True when it ended by itself."""
+        plan, config = self.plan, self.config
+        folder = config.out / ("checkpoints-again" if self.last else "checkpoints")
+        stateful: dict[str, Any] = {"model": self.albert, "optimizer": self.optimizer}
+        with Checkpoints(folder, stateful) as self.checkpoints:
+            start = self.checkpoints.load_latest(plan.decisive) if config.resume else 0
+            if start:
+                self._restore(self.checkpoints.state)
+            with RunLog(config.out, plan.console, "finetune", start=start) as self.log:
+                try:
+                    return train(
+                        self.albert,
+                        lambda piece: {"loss": self._loss(*piece)},
+                        self._batches,
+                        self.optimizer,
+                        self.schedule,
+                        steps=plan.steps,
+                        start=start,
+                        seed=config.seed,
+                        guard=self.guard,
+                        hooks=[self._notice, self.log, self._validate, self._save],
+                        on_trouble=self.log.say,
+                        attenuate=lambda norm: attenuate(self.strategies, self.albert.parameters(), norm),
+                    )
+                except EnoughError:
+                    return True
+
+    @property
+    def collapsed(self) -> str | None:
+        """What says that nothing was learned."""
+        return None if self.collapse is None else self.collapse.verdict
+
+    def _batches(self, step: int) -> list[tuple[int, Batch]]:
+        strategies, encoder = self.strategies, self.albert.encoder
+        if step == 0 or strategies.unfreeze_steps or encoder.weight_at is None:
+            self._see_weights(step)
+        unfreeze(self.optimizer, step)
+        if self.mixout is not None:
+            self.mixout.forget()
+        pad_id, size = self.model.tokenizer.pad_id, self.config.batch_size
+        made = (lesson.batch(step, size, pad_id) for lesson in self.plan.lessons)
+        return [(number, batch.to(self.plan.device)) for number, batch in enumerate(made)]
+
+    def _see_weights(self, step: int) -> None:
+        """Install the hook through which a pass sees its weights, where a strategy needs one."""
+        hook = weight_at(self.strategies, self.albert.encoder.depths_of, step)
+        mixout = self.mixout
+        if mixout is None:
+            self.albert.encoder.weight_at = hook
+            return
+
+        def mixed(name: str, weight: Tensor, depth: int, passes: int) -> Tensor:
+            weight = mixout(name, weight)
+            return weight if hook is None else hook(name, weight, depth, passes)
+
+        self.albert.encoder.weight_at = mixed
+
+    def _loss(self, number: int, batch: Batch) -> Tensor:
+        task, config = self.plan.lessons[number].task, self.config
+        with torch.autocast(self.plan.device.type, torch.bfloat16, enabled=self.plan.bf16):
+            return objective(task, self.albert, batch, r_drop=config.r_drop, adversarial=config.adversarial)
+
+    # what happens after a step
+
+    def _notice(self, step: Step) -> None:
+        if self.collapse is None or not step.metrics:
+            return
+        self.collapse.notice(step.done, step.metrics["loss"])
+        if self.collapse.verdict is not None and not self.last:
+            raise EnoughError
+
+    def _validate(self, step: Step) -> None:
+        plan = self.plan
+        if step.done % plan.epoch_steps:
+            return
+        epoch = step.done // plan.epoch_steps
+        with torch.autocast(plan.device.type, torch.bfloat16, enabled=plan.bf16):
+            found = self.model.score_examples(plan.task, plan.questions)
+        plan.task.tune(plan.held_out, plan.questions, found)
+        answers = [plan.task.answer(*three) for three in zip(plan.held_out, plan.questions, found, strict=True)]
+        metrics = plan.task.metrics(plan.held_out, answers)
+        self.log.validation(step.done, metrics)
+        better = metrics[plan.task.metric] - self.best.get(plan.task.metric, -math.inf)
+        if better > 0:
+            self.improved = epoch
+        if better >= 0:  # of equals the one that has learned longer
+            self.best, self.best_epoch = metrics, epoch
+            self._saved_model().save(self.config.out)
+
+    def _saved_model(self) -> Model:
+        """The model without the heads of tasks that only helped."""
+        if len(self.plan.lessons) == 1:
+            return self.model
+        albert = Albert(self.albert.config, {self.plan.task.head_name: self.albert.heads[self.plan.task.head_name]})
+        albert.encoder = self.albert.encoder
+        return Model(albert, self.model.tokenizer, self.plan.task, self.model.max_length)
+
+    def _save(self, step: Step) -> None:
+        if step.stopping or self.plan.saving.due(step.done):
+            self.log.flush()
+            self.checkpoints.save(step.done, self.plan.decisive, state=self._state())
+        waited = step.done // self.plan.epoch_steps - self.improved
+        if self.config.patience and self.best and waited >= self.config.patience and step.done < step.total:
+            self.log.say(f"no better score for {waited} epochs: stopping (--patience)")
+            raise EnoughError
+
+    def _state(self) -> dict[str, Any]:
+        collapse = None if self.collapse is None else self.collapse.state()
+        epochs = {"best_epoch": self.best_epoch, "improved": self.improved}
+        return {"best": self.best, "collapse": collapse, "guard": self.guard.state()} | epochs
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.best, self.best_epoch, self.improved = state["best"], state["best_epoch"], state["improved"]
+        self.guard.restore(state["guard"])
+        if self.collapse is not None and state["collapse"] is not None:
+            self.collapse.restore(state["collapse"])

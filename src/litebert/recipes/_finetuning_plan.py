@@ -1,0 +1,215 @@
+"""What a fine-tuning run decides before its first step: task, examples, length, epochs, rate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from litebert.data.batches import Batch, Example, collate, epoch_batches, steps_per_epoch
+from litebert.data.labelled import Source
+from litebert.errors import ConfigError, DataError
+from litebert.files import atomic_write, sha256_of
+from litebert.model import Albert
+from litebert.predict import Model, load
+from litebert.recipes._shared import write_run
+from litebert.tasks import TASKS, TrainableTask
+from litebert.train.optimizers import warmup_linear
+from litebert.train.runtime import pick_device
+from litebert.train.saving import SaveEvery
+
+if TYPE_CHECKING:
+    from litebert.recipes.finetune import Config
+
+USUAL_RATE = 3e-5  # for a hidden size of 768
+UNDECISIVE = {"out", "resume", "device", "save_every", "seeds", "search"}
+"""Settings that may differ when a run is resumed."""
+
+
+@dataclass
+class Lesson:
+    """One task and what it learns from; a run has one, and more with --mix."""
+
+    task: TrainableTask[Any, Any]
+    records: list[Any]
+    examples: list[Example]
+    seed: int
+
+    def __post_init__(self) -> None:
+        self._lengths = np.array([example.length for example in self.examples])
+        self._epoch, self._batches = -1, [np.empty(0, dtype=np.int64)]
+
+    def batch(self, step: int, batch_size: int, pad_id: int) -> Batch:
+        """What it learns from at a step."""
+        epoch, within = divmod(step, steps_per_epoch(len(self.examples), batch_size))
+        if epoch != self._epoch:
+            self._epoch, self._batches = epoch, epoch_batches(self._lengths, batch_size, self.seed, epoch)
+        return collate([self.examples[i] for i in self._batches[within]], pad_id)
+
+
+class Plan:
+    """Everything that is decided before the first step."""
+
+    def __init__(self, config: Config, console: Console) -> None:
+        self.config, self.console = config, console
+        self.device = pick_device(config.device)
+        self.bf16 = config.precision == "bf16" or (config.precision == "auto" and self.device.type == "cuda")
+        self.source = Source.of(config.columns, config.skip_bad)
+        self.task, records = _learned(config, config.task, config.train, self.source)
+        self.held_out: list[Any]
+        if config.valid is None:
+            records, self.held_out = split(records, self.task, config.seed, config.train)
+        else:
+            self.held_out = type(self.task).read(config.valid, self.source)
+            if not self.held_out:
+                raise DataError(f"{config.valid}: holds no examples that can be read; look at {config.out}/skipped.txt")
+        self.tested: list[Any] = [] if config.test is None else type(self.task).read(config.test, self.source)
+        for some in (self.held_out, self.tested):
+            self.task.check(some)  # a label that training has not seen is found before training, not after
+        self.start_from = load(config.model)
+        self.length = self._fitting_length([*records, *self.held_out])
+        self.lessons = [self._lesson(self.task, records, 0)]
+        for number, given in enumerate(config.mix, start=1):
+            name, _, path = given.partition("=")
+            if name not in TASKS or not issubclass(TASKS[name], TrainableTask) or not path:
+                raise ConfigError(f"mix={given!r} must be a task and a file, such as tag=train.conll")
+            self.lessons.append(
+                self._lesson(*_learned(config, name, Path(path), Source(skip_bad=config.skip_bad)), number)
+            )
+        self.questions = self.task.features(self.held_out, self.start_from.tokenizer, self.length)
+
+        examples = len(self.lessons[0].examples)
+        self.epochs = config.epochs or min(20, max(3, -(-50_000 // examples)))
+        self.epoch_steps = steps_per_epoch(examples, config.batch_size)
+        self.steps = self.epochs * self.epoch_steps
+        self.rate = usual_rate(self.start_from) if config.learning_rate is None else config.learning_rate
+        warmup_linear(self.rate, self.steps)  # refuses what is no rate, before anything is written
+        self.saving = SaveEvery.parse(config.save_every, self.epoch_steps)
+        self.decisive = {k: str(v) for k, v in asdict(config).items() if k not in UNDECISIVE}
+        files = [config.train, config.valid, config.test, *(Path(given.partition("=")[2]) for given in config.mix)]
+        self.decisive |= {f"content of {path}": _hash(path) for path in files if path is not None}
+        write_run(config.out, "finetune", config)
+        self._introduce()
+
+    def measure_best(self) -> tuple[dict[str, float], dict[str, float]]:
+        """The metrics of the model in --out on the test examples, and those of an answer without reading on them, or
+        on the held-out ones where there is no test."""
+        if not self.tested:
+            return {}, self.task.baseline(self.held_out)
+        best = load(self.config.out).to(self.device)
+        task: Any = best.task
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+            answers = best.answer_records(self.tested)
+        return task.metrics(self.tested, answers), task.baseline(self.tested)
+
+    def model(self) -> Model:
+        """The model that is to learn, as it is before the first step."""
+        config = self.config
+        changes: dict[str, Any] = {}
+        dropout = 0.1 if config.dropout is None and config.r_drop else config.dropout
+        if dropout is not None:
+            changes |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+        if config.lora:
+            changes |= {"lora_rank": config.lora}
+        shape = replace(self.start_from.config, **changes)
+        torch.manual_seed(config.seed)
+        albert = Albert(shape, {lesson.task.head_name: lesson.task.head(shape) for lesson in self.lessons})
+        albert.encoder.load_state_dict(self.start_from.encoder.state_dict(), strict=not config.lora)
+        if config.lora:
+            for name, parameter in albert.encoder.named_parameters():
+                parameter.requires_grad_(name.startswith(("adapters", "pooler")))
+        return Model(albert.to(self.device), self.start_from.tokenizer, self.task, self.length)
+
+    def _fitting_length(self, records: Sequence[Any]) -> int:
+        """What the longest text needs, and no more than the model was trained on."""
+        limit = self.start_from.config.max_position_embeddings
+        if self.config.length is not None:
+            if not 8 <= self.config.length <= limit:
+                raise ConfigError(f"length={self.config.length} must fit the model: 8 or more, and {limit} or less")
+            return self.config.length
+        limit = self.start_from.max_length
+        longest = max(example.length for example in self.task.features(records, self.start_from.tokenizer, limit))
+        return min(limit, max(8, longest))
+
+    def _lesson(self, task: TrainableTask[Any, Any], records: list[Any], number: int) -> Lesson:
+        examples = task.labelled(records, task.features(records, self.start_from.tokenizer, self.length))
+        if not examples:
+            raise DataError(
+                f"{self.config.train}: no example is left to learn from; look at {self.config.out}/skipped.txt"
+            )
+        if number:
+            task.head_name = f"mix_{number}"  # type: ignore[misc]  # two tasks of one kind have two heads
+        return Lesson(task, records, examples, self.config.seed + number)
+
+    def _introduce(self) -> None:
+        say = lambda text: self.console.print(text, highlight=False, markup=False)  # noqa: E731
+        config, lesson = self.config, self.lessons[0]
+        say(
+            f"{config.task}: {len(lesson.records):,} examples to learn from, {len(self.held_out):,} to choose by; "
+            f"{self.epochs} epochs of {self.epoch_steps:,} steps, rate {self.rate:.2g}, on {self.device}"
+        )
+        lengths = np.array([sum(len(s.ids) for s in example.sequences) for example in lesson.examples])
+        half, most = np.percentile(lengths, [50, 95])
+        long = sum(len(example.sequences) > 1 for example in self.questions) if config.task != "choose" else 0
+        say(
+            f"tokens per example: half have {half:.0f} or fewer, 95 % {most:.0f}, the longest {lengths.max():,}; "
+            f"the model reads {self.length} at once"
+            + (f", so {long:,} of the {len(self.questions):,} to choose by are read in windows" if long else "")
+        )
+        before = self.start_from.task
+        if before is not None and before.name not in ("mask", ""):
+            say(f"{config.model} was taught {before.name}: its head is replaced by a new one")
+        for other, given in zip(self.lessons[1:], config.mix, strict=True):
+            say(f"beside it, {other.task.name}: {len(other.records):,} examples of {given.partition('=')[2]}")
+        if config.r_drop and config.dropout is None:
+            say("r_drop: dropout is 0.1 in this run, because two readings must differ")
+        for remark in lesson.task.remarks(lesson.records):
+            say(remark)
+        left_out = [*self.source.skipped, *getattr(self.task, "left_out", [])]
+        if left_out:
+            atomic_write(config.out / "skipped.txt", "\n".join(left_out) + "\n")
+            say(f"{len(left_out):,} left out, the first: {left_out[0]}; all are listed in {config.out / 'skipped.txt'}")
+
+
+def usual_rate(model: Model) -> float:
+    return USUAL_RATE * 768 / model.config.hidden_size
+
+
+def split(records: Sequence[Any], task: TrainableTask[Any, Any], seed: int, path: Path) -> tuple[list[Any], list[Any]]:
+    """Split a tenth of every class off to choose by; a class of fewer than ten keeps all its examples for learning."""
+    if len(records) < 3:
+        raise DataError(f"{path}: {len(records)} examples are too few to split; give more, or a --valid file")
+    order = np.random.default_rng(seed).permutation(len(records)).tolist()
+    strata: dict[str, list[int]] = {}
+    for number in order:
+        strata.setdefault(task.stratum(records[number]), []).append(number)
+    if len(strata) > len(records) // 10:  # nearly every record is of its own kind
+        strata = {"": order}
+    held_out = {number for numbers in strata.values() for number in numbers[: len(numbers) // 10]}
+    if not held_out:  # only small classes: the largest can spare one
+        held_out.add(max(strata.values(), key=len)[0])
+    return [records[i] for i in order if i not in held_out], [records[i] for i in order if i in held_out]
+
+
+def _learned(config: Config, name: str, path: Path, source: Source) -> tuple[TrainableTask[Any, Any], list[Any]]:
+    """A task and the records it learns from."""
+    task_class: type[TrainableTask[Any, Any]] = TASKS[name]  # type: ignore[assignment]
+    records = task_class.read(path, source)
+    options: dict[str, Any] = {
+        "crf": config.crf, "class_weights": config.class_weights, "label_smoothing": config.label_smoothing
+    }  # fmt: skip
+    try:
+        return task_class.learn_from(records, config.head, **options), records  # type: ignore[arg-type]
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def _hash(path: Path) -> str:
+    if path.is_dir():
+        return " ".join(sha256_of(file) for file in sorted(path.rglob("*")) if file.is_file())
+    return sha256_of(path)

@@ -1,0 +1,125 @@
+"""Several runs of `finetune`: with several seeds, or in search of better settings."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from litebert.errors import require_extra
+from litebert.files import read_json, write_json
+from litebert.recipes._finetuning import Result, finetune
+from litebert.recipes._finetuning_plan import usual_rate
+from litebert.recipes._shared import write_run
+
+if TYPE_CHECKING:
+    from litebert.recipes.finetune import Config
+
+BATCHES = (16, 32, 64)
+
+
+def sweep(config: Config, console: Console) -> Result | None:
+    """One run per seed; the best by validation becomes the model in --out."""
+    runs = []
+    for seed in range(config.seed, config.seed + config.seeds):
+        console.print(f"\nseed {seed}", style="bold")
+        one = replace(config, seed=seed, seeds=1, out=config.out / f"seed-{seed}")
+        found = _run(one, console)
+        if found is None:
+            return None
+        runs.append((one, found))
+    console.print(_table("seed", [str(one.seed) for one, _ in runs], [found for _, found in runs]))
+    summary: dict[str, Any] = {"seeds": {str(one.seed): asdict(found) for one, found in runs}}
+    summary["spread"] = _spreads([found.metrics for _, found in runs])
+    if config.test is not None:
+        summary["test_spread"] = _spreads([found.test for _, found in runs])
+        told = (f"{name} {one['mean']:.4f} ± {one['deviation']:.4f}" for name, one in summary["test_spread"].items())
+        console.print(f"{config.test}: {', '.join(told)}", highlight=False, markup=False)
+    return _keep(config, runs, summary)
+
+
+def search(config: Config, console: Console) -> Result | None:
+    """Try settings that a sampler proposes from what the former ones came to."""
+    optuna = require_extra("optuna", "search")
+    from litebert.predict import load
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    usual = config.learning_rate or usual_rate(load(config.model))
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=config.seed))
+    runs: list[tuple[Config, Result]] = []
+    for number in range(config.search):
+        trial = study.ask()
+        one = replace(
+            config,
+            search=0,
+            out=config.out / f"trial-{number}",
+            learning_rate=trial.suggest_float("learning_rate", usual / 4, usual * 8, log=True),
+            batch_size=trial.suggest_categorical("batch_size", list(BATCHES)),
+            layer_decay_rate=trial.suggest_float("layer_decay_rate", 0.7, 1.0),
+        )
+        console.print(f"\ntrial {number}: {trial.params}", style="bold", highlight=False, markup=False)
+        found = _run(one, console)
+        if found is None:
+            return None
+        study.tell(trial, found.metrics[found.metric])
+        runs.append((one, found))
+    titles = [f"{n}: rate {one.learning_rate:.2g}, batch {one.batch_size}, layer decay {one.layer_decay_rate:.2f}"
+              for n, (one, _) in enumerate(runs)]  # fmt: skip
+    console.print(_table("trial", titles, [found for _, found in runs]))
+    return _keep(config, runs, {"trials": {t: found.metrics for t, (_, found) in zip(titles, runs, strict=True)}})
+
+
+def _run(config: Config, console: Console) -> Result | None:
+    """One of the runs, or what it came to if it is done already."""
+    finished = config.out / "finished.json"
+    if finished.is_file():
+        return Result(**read_json(finished))
+    # those that the interrupted command had not begun have nothing to resume
+    return finetune(replace(config, resume=config.resume and (config.out / "checkpoints").is_dir()), console)
+
+
+def _keep(config: Config, runs: Sequence[tuple[Config, Result]], summary: dict[str, Any]) -> Result:
+    one, best = max(runs, key=lambda pair: pair[1].metrics[pair[1].metric])
+    for path in sorted(one.out.iterdir(), key=lambda path: path.name == "config.json"):  # which comes last
+        if path.name not in ("checkpoints", "checkpoints-again", "tensorboard", "finished.json"):
+            _copy(path, config.out / path.name)
+    write_run(config.out, "finetune", config)
+    write_json(config.out / "finished.json", asdict(best) | summary | {"best": str(one.out.name)})
+    return best
+
+
+def _copy(path: Path, to: Path) -> None:
+    if path.is_dir():
+        shutil.copytree(path, to, dirs_exist_ok=True)
+    else:
+        shutil.copyfile(path, to)
+
+
+def _spreads(metrics: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
+    return {name: _spread([one[name] for one in metrics]) for name in metrics[0]}
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    return {"mean": statistics.mean(values), "deviation": statistics.stdev(values) if len(values) > 1 else 0.0}
+
+
+def _table(what: str, titles: Sequence[str], found: Sequence[Result]) -> Table:
+    """A row per run, and mean ± deviation below; the best in bold."""
+    best = max(range(len(found)), key=lambda number: found[number].metrics[found[number].metric])
+    table = Table()
+    table.add_column(what)
+    for name in found[0].metrics:
+        table.add_column(name, justify="right")
+    for number, (title, result) in enumerate(zip(titles, found, strict=True)):
+        values = (f"{value:.4f}" for value in result.metrics.values())
+        table.add_row(title, *values, style="bold" if number == best else None)
+    spreads = [_spread([result.metrics[name] for result in found]) for name in found[0].metrics]
+    table.add_section()
+    table.add_row("mean ± deviation", *(f"{one['mean']:.4f} ± {one['deviation']:.4f}" for one in spreads))
+    return table

@@ -1,0 +1,393 @@
+"""Where in this text is the answer to this question? A stretch of the text, or nothing.
+
+Shapes: S sequences (windows), L columns, H hidden.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from litebert.data.batches import Batch, Example
+from litebert.data.labelled import Source
+from litebert.data.squad import AnswerInput, parse_question, read_questions
+from litebert.data.windows import Window, windows_of
+from litebert.errors import CheckpointError, ConfigError, DataError
+from litebert.measure.squad import best_threshold, is_chinese, question_scores, segments, squad_metrics
+from litebert.model import Albert, AlbertConfig, TokenHead
+from litebert.model.span_head import MASKED, JointSpanHead
+from litebert.tasks.base import Judgement, Scores, TrainableTask, checked_options, hidden_of, symmetric_divergence
+from litebert.tokenizer import Tokenizer
+
+SpanHeadKind = Literal["linear", "joint"]
+OVERLAP = 0.5  # of neighbouring windows: an answer of up to half a window stands whole in one of them
+KEPT = 20  # spans that share the probability
+TOLD = 3  # of them
+NO_ANSWER = "(no answer)"
+ANSWER_TOKENS = (30, 60)  # between these, the longest answer that is considered follows the training data
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A stretch of the context: `context[start:end]` is its text."""
+
+    text: str
+    start: int
+    end: int
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOutput:
+    """The best answer; its text is empty where the context has none."""
+
+    text: str
+    start: int
+    end: int
+    """`context[start:end]` is the text."""
+    probability: float
+    no_answer_probability: float
+    """0 for a model that has not learned that a context may have no answer."""
+    candidates: list[Candidate]
+    """The best stretches of the context, even where none is the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a context was read, kept with its example."""
+
+    offsets: np.ndarray
+    """(tokens, 2): `context[start:end]` is what a token of the context came from."""
+    windows: list[Window]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What the scores say of one question."""
+
+    spans: list[tuple[float, int, int]]
+    """Score and characters, best first, no stretch twice."""
+    null: float
+    """The score of no answer, in the unit of theirs."""
+    margin: float
+    """The same as it is compared with the threshold."""
+
+
+class Answer(TrainableTask[AnswerInput, AnswerOutput]):
+    """Scores for the first and the last token of the answer."""
+
+    name = "answer"
+    architecture = "AlbertForQuestionAnswering"
+    head_name = "answer"
+    metric = "f1"
+
+    def __init__(
+        self,
+        head: SpanHeadKind = "linear",
+        *,
+        allow_impossible: bool = False,
+        threshold: float = 0.0,
+        max_answer_tokens: int = ANSWER_TOKENS[0],
+    ) -> None:
+        if head not in get_args(SpanHeadKind):
+            raise ConfigError(f"head={head!r} cannot answer questions; use {' or '.join(get_args(SpanHeadKind))}")
+        if max_answer_tokens < 1:
+            raise ConfigError(f"max_answer_tokens={max_answer_tokens} must be at least 1; {ANSWER_TOKENS[0]} is usual")
+        self.head_kind = head
+        self.allow_impossible = allow_impossible
+        """Whether "" may be the answer."""
+        self.threshold = threshold
+        """How far no answer must be ahead of the best one to be given."""
+        self.max_answer_tokens = max_answer_tokens
+        self.left_out: list[str] = []
+        """The questions that the last call of `labelled` could not learn from, and why."""
+
+    @classmethod
+    def from_settings(cls, settings: dict[str, Any]) -> Answer:
+        options = checked_options(settings)
+        allowed = options.get("allow_impossible", False)
+        if not isinstance(allowed, bool):
+            raise CheckpointError(f"allow_impossible={allowed!r} in config.json must be true or false")
+        try:
+            return cls(
+                options.get("head", "linear"),
+                allow_impossible=allowed,
+                threshold=float(options.get("threshold", 0.0)),
+                max_answer_tokens=int(options.get("max_answer_tokens", ANSWER_TOKENS[0])),
+            )
+        except (ConfigError, TypeError, ValueError) as error:
+            raise CheckpointError(f"options={options!r} in config.json: {error}") from error
+
+    @classmethod
+    def read(cls, path: Path, source: Source | None = None) -> list[AnswerInput]:
+        return read_questions(path, source)
+
+    @classmethod
+    def learn_from(
+        cls,
+        inputs: Sequence[AnswerInput],
+        head: str = "linear",
+        *,
+        allow_impossible: bool | None = None,
+        max_answer_tokens: int | None = None,
+        **_: Any,
+    ) -> Answer:
+        """What is None follows the records: whether any has no answer, and how long nearly all of the answers are."""
+        if allow_impossible is None:
+            allow_impossible = any(record.impossible for record in inputs)
+        if max_answer_tokens is None:
+            sizes = [len(segments(answer.text)) for record in inputs for answer in record.answers or ()]
+            usual = int(np.percentile(sizes, 99)) if sizes else 0
+            max_answer_tokens = min(max(usual, ANSWER_TOKENS[0]), ANSWER_TOKENS[1])
+        return cls(head, allow_impossible=allow_impossible, max_answer_tokens=max_answer_tokens)  # type: ignore[arg-type]
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    def options(self) -> dict[str, Any]:
+        names = ("allow_impossible", "threshold", "max_answer_tokens")
+        return {"head": self.head_kind} | {name: getattr(self, name) for name in names}
+
+    def head(self, config: AlbertConfig) -> nn.Module:
+        return JointSpanHead(config) if self.head_kind == "joint" else TokenHead(config, 2)
+
+    def parse(self, item: Any, where: str) -> AnswerInput:
+        return parse_question(item, where)
+
+    def features(self, inputs: Sequence[AnswerInput], tokenizer: Tokenizer, max_length: int) -> list[Example]:
+        contexts = list(dict.fromkeys(record.context for record in inputs))  # many questions share one
+        read: dict[str, tuple[list[int], np.ndarray]] = {}
+        for context, encoding in zip(contexts, tokenizer.encode(contexts), strict=True):
+            read[context] = encoding.ids[1:-1], np.array(encoding.offsets[1:-1], dtype=np.int64).reshape(-1, 2)
+        examples = []
+        for record, question in zip(inputs, tokenizer.encode([record.question for record in inputs]), strict=True):
+            ids, offsets = read[record.context]
+            windows = windows_of(question.ids[1:-1], ids, tokenizer, max_length, over=1, overlap=OVERLAP)
+            examples.append(Example(windows, notes=Reading(offsets, windows)))
+        return examples
+
+    def labelled(self, inputs: Sequence[AnswerInput], examples: Sequence[Example]) -> list[Example]:
+        """One example per window; the target is the column of the first and of the last token of the answer, and 0 and
+        0, the mark for none, where the window does not have it whole; then whether it does not."""
+        self.left_out = []
+        found = []
+        for record, example in zip(inputs, examples, strict=True):
+            try:
+                targets = _targets(record, example.notes)
+            except _NotHere as error:
+                self.left_out.append(str(error))
+                continue
+            found += [Example([window], target) for window, target in zip(example.sequences, targets, strict=True)]
+        return found
+
+    def scores(self, model: Albert, batch: Batch) -> Scores:
+        hidden = hidden_of(model.encoder, batch)
+        head, allowed = model.heads[self.head_name], allowed_columns(batch)
+        if not isinstance(head, JointSpanHead):
+            start, end = head(hidden, batch.real).unbind(-1)
+            return {"start": start, "end": end}  # (S, L)
+        if batch.targets is not None:  # learning: the end is asked for with the true start
+            start, end, impossible = head(hidden, allowed, batch.targets[:, 0])
+            return {"start": start, "end": end, "impossible": impossible}
+        context = allowed.clone()
+        context[:, 0] = False
+        beam, impossible = head.beam(hidden, allowed, context, self.max_answer_tokens)
+        return {"starts": beam.starts, "ends": beam.ends, "spans": beam.scores, "impossible": impossible}
+
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        assert batch.targets is not None
+        allowed, targets = allowed_columns(batch), batch.targets
+        start, end = (
+            F.cross_entropy(scores[name].float().masked_fill(~allowed, MASKED), targets[:, column])
+            for column, name in enumerate(("start", "end"))
+        )
+        loss = (start + end) / 2
+        if "impossible" in scores:
+            impossible = targets[:, 2].to(scores["impossible"].dtype)
+            loss = loss + F.binary_cross_entropy_with_logits(scores["impossible"], impossible) / 2
+        return loss
+
+    def divergence(self, scores: Scores, others: Scores, batch: Batch) -> Tensor:
+        allowed = allowed_columns(batch)
+        start, end = (
+            symmetric_divergence(*(some[name].float().masked_fill(~allowed, MASKED) for some in (scores, others)))
+            for name in ("start", "end")
+        )
+        distance = (start + end) / 2
+        if "impossible" in scores:
+            left, right = scores["impossible"], others["impossible"]
+            distance = distance + ((left.sigmoid() - right.sigmoid()) * (left - right)).mean() / 4
+        return distance
+
+    def answer(self, record: AnswerInput, example: Example, scores: Scores) -> AnswerOutput:
+        decoded = self.decode(example, scores)
+        logits = [score for score, _, _ in decoded.spans]
+        if self.allow_impossible or not logits:
+            logits.append(decoded.null)
+        shares = torch.tensor(logits, dtype=torch.float64).softmax(-1).tolist()
+        no_answer = shares.pop() if len(shares) > len(decoded.spans) else 0.0
+        candidates = [
+            Candidate(record.context[start:end], start, end, share)
+            for (_, start, end), share in zip(decoded.spans, shares, strict=True)
+        ][:TOLD]
+        if not candidates or (self.allow_impossible and decoded.margin > self.threshold):
+            return AnswerOutput("", 0, 0, no_answer, no_answer, candidates)
+        best = candidates[0]
+        return AnswerOutput(best.text, best.start, best.end, best.probability, no_answer, candidates)
+
+    def decode(self, example: Example, scores: Scores) -> Decoded:
+        """The best stretches over all windows, and how likely none of them is the answer."""
+        reading: Reading = example.notes
+        found: dict[tuple[int, int], float] = {}
+        for row, window in enumerate(reading.windows):
+            for score, first, last in self._spans(reading, window, {name: some[row] for name, some in scores.items()}):
+                place = int(reading.offsets[first, 0]), int(reading.offsets[last, 1])
+                found[place] = max(score, found.get(place, -math.inf))  # neighbouring windows share tokens
+        spans = sorted(((score, *place) for place, score in found.items()), key=lambda span: (-span[0], span[1:]))[
+            :KEPT
+        ]
+        if "impossible" in scores:
+            margin = scores["impossible"].min().item()  # one window that has an answer is enough
+            # among the spans it then gets its own probability
+            total = (
+                torch.tensor([score for score, _, _ in spans], dtype=torch.float64).logsumexp(0).item()
+                if spans
+                else 0.0
+            )
+            return Decoded(spans, total + margin, margin)
+        null = (scores["start"][:, 0] + scores["end"][:, 0]).float().min().item()
+        return Decoded(spans, null, null - spans[0][0] if spans else math.inf)
+
+    def _spans(self, reading: Reading, window: Window, scores: Scores) -> list[tuple[float, int, int]]:
+        """Score, first and last token of the context, of the best spans in one window."""
+        solid = reading.offsets[window.start : window.end, 1] > reading.offsets[window.start : window.end, 0]
+        if "spans" in scores:
+            return _beam_spans(scores, window, torch.from_numpy(solid))
+        if not solid.any():
+            return []
+        columns = slice(window.column, window.column + len(solid))
+        # a token that came from no character begins and ends nothing
+        start, end = (
+            scores[name][columns].float().masked_fill(~torch.from_numpy(solid), -math.inf) for name in ("start", "end")
+        )
+        longest = min(self.max_answer_tokens, len(solid))
+        sums = start[:, None] + F.pad(end, (0, longest - 1), value=-math.inf).unfold(
+            0, longest, 1
+        )  # (start, length - 1)
+        best = sums.flatten().topk(min(KEPT, sums.numel()))
+        firsts, more = best.indices // longest, best.indices % longest
+        rows = zip(best.values.tolist(), firsts.tolist(), more.tolist(), strict=True)
+        return [(score, window.start + i, window.start + i + n) for score, i, n in rows if score > -math.inf]
+
+    def tune(self, inputs: Sequence[AnswerInput], examples: Sequence[Example], scores: Sequence[Scores]) -> None:
+        """The threshold with the best F1; it stays where these records cannot tell."""
+        if not self.allow_impossible or not any(record.impossible for record in inputs):
+            return
+        decoded = [self.decode(example, some) for example, some in zip(examples, scores, strict=True)]
+        texts = [
+            record.context[one.spans[0][1] : one.spans[0][2]] if one.spans else ""
+            for record, one in zip(inputs, decoded, strict=True)
+        ]
+        golds = gold_texts(inputs)
+        answered, unanswered = question_scores(texts, golds)[1], question_scores([""] * len(golds), golds)[1]
+        readable = [number for number, one in enumerate(decoded) if one.spans]
+        if readable:
+            margins = np.array([decoded[number].margin for number in readable])
+            self.threshold = best_threshold(margins, answered[readable], unanswered[readable])
+
+    def metrics(self, inputs: Sequence[AnswerInput], outputs: Sequence[AnswerOutput]) -> dict[str, float]:
+        return squad_metrics([output.text for output in outputs], gold_texts(inputs))
+
+    def judge(self, record: AnswerInput, output: AnswerOutput) -> Judgement:
+        """Right is the F1; the context tells the language, as one answer may be a number."""
+        golds = gold_texts([record])
+        right = float(question_scores([output.text], golds, is_chinese([[record.context]]))[1][0])
+        truth = " | ".join(dict.fromkeys(golds[0])) or NO_ANSWER
+        return Judgement(record.question, truth, output.text or NO_ANSWER, right, output.probability)
+
+    def baseline(self, inputs: Sequence[AnswerInput]) -> dict[str, float]:
+        """Never an answer."""
+        found = squad_metrics([""] * len(inputs), gold_texts(inputs))
+        return {name: found[name] for name in ("exact", "f1")}
+
+    def stratum(self, record: AnswerInput) -> str:
+        return "impossible" if record.impossible else "answerable"
+
+
+class _NotHere(DataError):
+    """The text has no such answer to learn from."""
+
+
+def _targets(record: AnswerInput, reading: Reading) -> list[np.ndarray]:
+    """For each window: first column, last column, whether the answer is missing."""
+    if record.answers is None:
+        raise DataError(
+            f"{record.place}: no answer to learn from; give one, or an empty one where the context has none"
+        )
+    if record.impossible:
+        return [np.array([0, 0, 1])] * len(reading.windows)
+    answer = next((answer for answer in record.answers if answer.start is not None), None)
+    if answer is None or answer.start is None:
+        raise _NotHere(
+            f"{record.place}: the answer {record.answers[0].text[:40]!r} does not stand in the context, so there is "
+            "nothing to learn; copy it from the context"
+        )
+    span = _tokens_of(reading.offsets, answer.start, answer.start + len(answer.text))
+    if span is None:
+        raise _NotHere(f"{record.place}: the vocabulary has no token for the answer {answer.text[:40]!r}; use another")
+    first, last = span
+    targets = [
+        np.array([first - window.start + window.column, last - window.start + window.column, 0])
+        if window.start <= first and last < window.end
+        else np.array([0, 0, 1])
+        for window in reading.windows
+    ]
+    if all(target[2] for target in targets):
+        raise _NotHere(
+            f"{record.place}: the answer of {last - first + 1} tokens, {answer.text[:40]!r}, fits into no window; "
+            "shorten it, or train with longer sequences"
+        )
+    return targets
+
+
+def _tokens_of(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
+    """First and last token that touch these characters; those that begin and end with them, where tokens overlap."""
+    starts, ends = offsets.T
+    touching = np.flatnonzero((starts < ends) & (starts < end) & (ends > start))
+    if not len(touching):
+        return None
+    firsts, lasts = touching[starts[touching] == start], touching[ends[touching] == end]
+    first = int(firsts[0]) if len(firsts) else int(touching[0])
+    last = int(lasts[-1]) if len(lasts) else int(touching[-1])
+    return (first, last) if first <= last else (int(touching[0]), int(touching[-1]))
+
+
+def allowed_columns(batch: Batch) -> Tensor:  # (S, L)
+    """True at the tokens of the context and at the first column, which means no answer."""
+    columns = torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device)
+    context = (batch.token_type_ids == 1) & (columns < batch.lengths[:, None] - 1)  # the frame ends with [SEP]
+    return context | (columns == 0)
+
+
+def gold_texts(inputs: Sequence[AnswerInput]) -> list[list[str]]:
+    return [[answer.text for answer in record.answers or ()] for record in inputs]
+
+
+def _beam_spans(scores: Scores, window: Window, solid: Tensor) -> list[tuple[float, int, int]]:
+    """The spans of the joint head that begin and end at tokens with characters."""
+    size = scores["starts"].shape[0]
+    firsts = (scores["starts"][:, None].expand(size, size) - window.column).flatten().tolist()
+    lasts = (scores["ends"] - window.column).flatten().tolist()
+    return [
+        (score, window.start + first, window.start + last)
+        for score, first, last in zip(scores["spans"].flatten().tolist(), firsts, lasts, strict=True)
+        if score > MASKED / 2 and solid[first] and solid[last]
+    ]

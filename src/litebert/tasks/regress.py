@@ -1,0 +1,109 @@
+"""Which number belongs to this text, or this pair of texts?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from litebert.data.batches import Batch, Example
+from litebert.errors import DataError, require_extra
+from litebert.model import AlbertConfig, HeadKind
+from litebert.tasks.base import Judgement, Scores, mean_by_owner
+from litebert.tasks.text import TextInput, TextTask, head_kind_of
+
+
+@dataclass(frozen=True, slots=True)
+class RegressOutput:
+    """The number."""
+
+    value: float
+
+
+class Regress(TextTask[RegressOutput]):
+    """Pooled vector, dropout, one number."""
+
+    name = "regress"
+    problems = ("regression",)
+    metric = "pearson"
+
+    def __init__(self, head: HeadKind = "linear", mean: float = 0.0, deviation: float = 1.0) -> None:
+        """A new head starts at `mean`, and errors count in units of `deviation`."""
+        super().__init__(1, head)
+        self._mean, self._deviation = mean, deviation
+
+    @classmethod
+    def from_settings(cls, settings: dict[str, Any]) -> Regress:
+        return cls(head_kind_of(settings))
+
+    @classmethod
+    def learn_from(cls, inputs: Sequence[TextInput], head: HeadKind = "linear", **_: Any) -> Regress:
+        values = np.array([record.label for record in inputs])
+        if len(values) == 0 or values.min() == values.max():
+            raise DataError(
+                "column 'label' holds the same number everywhere; there is nothing to learn: check the column"
+            )
+        return cls(head, float(values.mean()), float(values.std()))
+
+    @staticmethod
+    def parse_label(value: Any, where: str) -> float | None:
+        if isinstance(value, str) and not value.strip():
+            return None
+        try:
+            number = float(value)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{where}: label={value!r} must be a number") from error
+        if not math.isfinite(number):
+            raise DataError(f"{where}: label={value!r} must be a finite number")
+        return number
+
+    def settings(self) -> dict[str, Any]:
+        return {"problem_type": self.problems[0], "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+
+    def head(self, config: AlbertConfig) -> nn.Module:
+        head: Any = super().head(config)
+        nn.init.constant_(head.linear.bias, self._mean)
+        return head
+
+    def labelled(self, inputs: Sequence[TextInput], examples: Sequence[Example]) -> list[Example]:
+        targets = np.array([record.label for record in inputs], dtype=np.float32)
+        return [Example(example.sequences, target) for example, target in zip(examples, targets, strict=True)]
+
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        assert batch.targets is not None
+        wrong = mean_by_owner(scores["scores"].float(), batch).squeeze(-1) - batch.targets
+        return (wrong / self._deviation).square().mean()
+
+    def divergence(self, scores: Scores, others: Scores, batch: Batch) -> Tensor:
+        apart = mean_by_owner(scores["scores"].float() - others["scores"].float(), batch)
+        return (apart / self._deviation).square().mean()
+
+    def answer(self, record: TextInput, example: Example, scores: Scores) -> RegressOutput:
+        return RegressOutput(float(scores["scores"].float().mean()))
+
+    def metrics(self, inputs: Sequence[TextInput], outputs: Sequence[RegressOutput]) -> dict[str, float]:
+        scipy = require_extra("scipy.stats", "train")
+        true = np.array([record.label for record in inputs])
+        predicted = np.array([output.value for output in outputs])
+        varied = len(true) > 1 and true.min() < true.max() and predicted.min() < predicted.max()
+        return {
+            "pearson": float(scipy.pearsonr(true, predicted)[0]) if varied else 0.0,
+            "spearman": float(scipy.spearmanr(true, predicted)[0]) if varied else 0.0,
+            "rmse": float(np.sqrt(((true - predicted) ** 2).mean())),
+        }
+
+    def judge(self, record: TextInput, output: RegressOutput) -> Judgement:
+        """Right falls from 1 to 0 over an error of one; the unit is the label's."""
+        right = max(0.0, 1.0 - abs(record.label - output.value))
+        return Judgement(record.shown, f"{record.label:g}", f"{output.value:.3f}", right)
+
+    def baseline(self, inputs: Sequence[TextInput]) -> dict[str, float]:
+        """Always the mean."""
+        return {"pearson": 0.0, "rmse": float(np.std([record.label for record in inputs]))}
+
+    def prior_loss(self, examples: Sequence[Example]) -> float | None:
+        return float(np.var([example.target for example in examples])) / self._deviation**2

@@ -1,0 +1,383 @@
+"""Which stretches of a text name something, and what? Named entities, chunks, parts of speech.
+
+Words carry the tags: a word's first token is scored and speaks for it. Shapes: S sequences, L columns, W words, C tags.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from litebert.data.batches import IGNORED, Batch, Example
+from litebert.data.labelled import Source, by_role
+from litebert.data.windows import Window, windows_of
+from litebert.errors import CheckpointError, ConfigError, DataError
+from litebert.model import Albert, AlbertConfig, HeadKind, TokenHead
+from litebert.tasks._crf import (
+    OUTSIDE,
+    PREFIXES,
+    Chain,
+    CrfHead,
+    Range,
+    Scheme,
+    best_path,
+    is_prefixed,
+    log_likelihood,
+    part_of,
+    parts_of,
+    range_probabilities,
+    ranges_of,
+    rules_of,
+)
+from litebert.tasks._tag_files import Span, TagInput, parse_tagged, read_tagged, words_of
+from litebert.tasks.base import Judgement, Scores, TrainableTask, checked_options, hidden_of, symmetric_divergence
+from litebert.tasks.classify import MAX_CLASSES
+from litebert.tasks.text import head_kind_of, label_settings, labels_of
+from litebert.tokenizer import Tokenizer
+
+__all__ = ["FoundSpan", "Span", "Tag", "TagInput", "TagOutput", "Words"]
+
+OVERLAP = 0.5  # of neighbouring windows of a long text
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSpan:
+    """A span that the model marks."""
+
+    start: int
+    end: int
+    """The first character after it."""
+    label: str
+    text: str
+    probability: float
+    """Of exactly these words and this label, among all valid sequences of tags."""
+
+
+@dataclass(frozen=True, slots=True)
+class TagOutput:
+    """The spans of a text from left to right; none overlaps another."""
+
+    spans: list[FoundSpan]
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Where the words of a text stand, without those that have no token. Words that share a token count as one."""
+
+    starts: list[int]
+    ends: list[int]
+    """In characters; the first after the word."""
+    tokens: list[int]
+    """The first token of each, counted over the whole text."""
+
+
+class Tag(TrainableTask[TagInput, TagOutput]):
+    """One score per token and tag; the best sequence that is valid."""
+
+    name = "tag"
+    architecture = "AlbertForTokenClassification"
+    head_name = "tag"
+    metric = "f1"
+
+    def __init__(
+        self, tags: Sequence[str], head: HeadKind = "linear", crf: bool = False, scheme: Scheme = "bio"
+    ) -> None:
+        self.tags, self.head_kind, self.crf, self.scheme = list(tags), head, crf, scheme
+        self.snapped = 0
+        """Spans of the records last given to `labelled` that no tags can mark, since they begin or end inside a word:
+        the words that they touch are learned instead."""
+        self._parts = [part_of(tag) for tag in self.tags]
+        self._number = {part: number for number, part in enumerate(self._parts)}
+        self._rules = rules_of(self.tags, scheme)
+        # the right tag makes the span of the left one longer
+        self._continuing = np.array([[a[1] == b[1] and b[0] in ("I", "E") for b in self._parts] for a in self._parts])
+
+    @classmethod
+    def from_settings(cls, settings: dict[str, Any]) -> Tag:
+        tags, options = labels_of(settings, 2), checked_options(settings)
+        crf = options.get("crf", False)
+        if not isinstance(crf, bool):
+            raise CheckpointError(f"crf={crf!r} in config.json must be true or false")
+        scheme = _scheme_of(tags)
+        if options.get("scheme", scheme) != scheme:
+            raise CheckpointError(
+                f"scheme={options['scheme']!r} in config.json does not fit its tags, which are {scheme}"
+            )
+        return cls(tags, head_kind_of(settings), crf, scheme)
+
+    @classmethod
+    def learn_from(
+        cls,
+        inputs: Sequence[TagInput],
+        head: HeadKind = "linear",
+        *,
+        crf: bool = False,
+        scheme: Scheme = "bio",
+        **_: Any,
+    ) -> Tag:
+        if scheme not in PREFIXES:
+            raise ConfigError(f"scheme={scheme!r} must be one of {', '.join(PREFIXES)}")
+        labels = sorted({span.label for record in inputs for span in record.spans or ()})
+        if not 1 <= len(labels) <= MAX_CLASSES:
+            raise DataError(
+                f"{len(labels)} kinds of spans in {len(inputs)} texts; there must be 1 to {MAX_CLASSES:,}: mark some, "
+                "or check the last column"
+            )
+        tags = [f"{prefix}-{label}" for label in labels for prefix in PREFIXES[scheme]]
+        return cls(["O", *tags], head, crf, scheme)
+
+    @classmethod
+    def read(cls, path: Path, source: Source | None = None) -> list[TagInput]:
+        return read_tagged(path, source or Source())
+
+    def parse(self, item: Any, where: str) -> TagInput:
+        return parse_tagged(by_role(item) if isinstance(item, Mapping) else item, where)
+
+    def settings(self) -> dict[str, Any]:
+        return label_settings(self.tags)
+
+    def options(self) -> dict[str, Any]:
+        kind = {} if self.head_kind == "linear" else {"head": self.head_kind}
+        return kind | {"crf": self.crf, "scheme": self.scheme}
+
+    def head(self, config: AlbertConfig) -> nn.Module:
+        kind = CrfHead if self.crf else TokenHead
+        return kind(config, len(self.tags), self.head_kind, config.classifier_dropout_prob)
+
+    def features(self, inputs: Sequence[TagInput], tokenizer: Tokenizer, max_length: int) -> list[Example]:
+        examples = []
+        for record, encoding in zip(inputs, tokenizer.encode([record.text for record in inputs]), strict=True):
+            windows = windows_of(encoding.ids[1:-1], None, tokenizer, max_length, overlap=OVERLAP)
+            places = words_of(record.text) if record.words is None else record.words
+            examples.append(Example(windows, notes=_aligned(places, encoding.offsets[1:-1])))
+        return examples
+
+    def scores(self, model: Albert, batch: Batch) -> Scores:
+        head = model.heads[self.head_name]
+        scores = head(hidden_of(model.encoder, batch), batch.real)  # (S, L, C)
+        if not isinstance(head, CrfHead):
+            return {"scores": scores}
+        chain = head.chain(self._rules)
+        return {"scores": scores} | {name: values.expand(len(scores), *values.shape) for name, values in chain.items()}
+
+    def labelled(self, inputs: Sequence[TagInput], examples: Sequence[Example]) -> list[Example]:
+        """One example for each window that shows the first token of some word; all its other tokens are ignored."""
+        self.check(inputs)
+        found, self.snapped = [], 0
+        for record, example in zip(inputs, examples, strict=True):
+            words: Words = example.notes
+            numbers = np.array(self._numbers(record, words), dtype=np.int64)
+            tokens = np.array(words.tokens, dtype=np.int64)
+            for window in example.sequences:
+                assert isinstance(window, Window)
+                first, end = np.searchsorted(tokens, [window.start, window.end]).tolist()
+                if self.crf:
+                    first, end = self._whole(numbers, first, end)
+                target = np.full(len(window.ids), IGNORED, dtype=np.int64)
+                target[tokens[first:end] - window.start + window.column] = numbers[first:end]
+                if end > first:
+                    found.append(Example([window], target))
+        return found
+
+    def _whole(self, numbers: np.ndarray, first: int, end: int) -> tuple[int, int]:
+        """Leave out what a window shows of spans that it cuts: alone, it would be no valid sequence."""
+        while first < end and np.isneginf(self._rules.start[numbers[first]]):
+            first += 1
+        while end > first and np.isneginf(self._rules.end[numbers[end - 1]]):
+            end -= 1
+        return first, end
+
+    def _numbers(self, record: TagInput, words: Words) -> list[int]:
+        """The tag of each word. Of two spans in one word the first one counts."""
+        ranges: list[Range] = []
+        for span in record.spans or ():
+            first = int(np.searchsorted(words.ends, span.start, side="right"))
+            end = int(np.searchsorted(words.starts, span.end, side="left"))
+            first = max(first, ranges[-1][1]) if ranges else first
+            is_exact = first < end and (words.starts[first], words.ends[end - 1]) == (span.start, span.end)
+            self.snapped += not is_exact
+            if first < end:
+                ranges.append((first, end, span.label))
+        parts = parts_of(len(words.starts), ranges, self.scheme)
+        lacking = next((part for part in parts if part not in self._number), None)
+        if lacking is not None:
+            raise self._unknown(record, lacking[1] or "O")
+        return [self._number[part] for part in parts]
+
+    def check(self, inputs: Sequence[TagInput]) -> None:
+        known = {kind for _, kind in self._parts}
+        for record in inputs:
+            if record.spans is None:
+                raise DataError(f"{record.place}: has no 'spans'; give a list, an empty one where nothing is marked")
+            for span in record.spans:
+                if span.label not in known:
+                    raise self._unknown(record, span.label)
+
+    def _unknown(self, record: TagInput, label: str) -> DataError:
+        return DataError(
+            f"{record.place}: label {label!r} is not marked by any of the trained tags {', '.join(self.tags[:20])}; "
+            "correct it, or train with examples of it"
+        )
+
+    def remarks(self, inputs: Sequence[TagInput]) -> list[str]:
+        if not self.snapped:
+            return []
+        total = sum(len(record.spans or ()) for record in inputs)
+        return [
+            f"{self.snapped:,} of {total:,} spans begin or end inside a word or a token: the whole words are learned, "
+            "and such spans count as missed"
+        ]
+
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        """Per labelled word: its cross entropy, or its share of the sequence's negative log-likelihood."""
+        assert batch.targets is not None
+        words = (batch.targets != IGNORED).sum().clamp(min=1)
+        if self.crf:
+            chain = (scores[name][0] for name in ("transitions", "start", "end"))
+            return -log_likelihood(scores["scores"], batch.targets, *chain).sum() / words
+        flat = scores["scores"].float().flatten(0, 1)
+        return F.cross_entropy(flat, batch.targets.flatten(), ignore_index=IGNORED, reduction="sum") / words
+
+    def divergence(self, scores: Scores, others: Scores, batch: Batch) -> Tensor:
+        shown = batch.real if batch.targets is None else batch.targets != IGNORED
+        return symmetric_divergence(scores["scores"][shown], others["scores"][shown])
+
+    def answer(self, record: TagInput, example: Example, scores: Scores) -> TagOutput:
+        words: Words = example.notes
+        if not words.starts:
+            return TagOutput([])
+        rows, columns = _most_central(example.sequences)
+        emissions = scores["scores"].double().numpy()[rows[words.tokens], columns[words.tokens]]  # (W, C)
+        chain = self._rules
+        if self.crf:
+            chain = chain + Chain(*(scores[name][0].double().numpy() for name in ("transitions", "start", "end")))
+        path = best_path(emissions, chain)
+        ranges = ranges_of([self.tags[number] for number in path])
+        probabilities = range_probabilities(emissions, chain, path, ranges, self._continuing)
+        spans = []
+        for (first, end, label), probability in zip(ranges, probabilities, strict=True):
+            start, stop = words.starts[first], words.ends[end - 1]
+            spans.append(FoundSpan(start, stop, label, record.text[start:stop], probability))
+        return TagOutput(spans)
+
+    def metrics(self, inputs: Sequence[TagInput], outputs: Sequence[TagOutput]) -> dict[str, float]:
+        """A span is right if its characters and its label are."""
+        return _f1(*_counted(inputs, outputs))
+
+    def by_label(self, inputs: Sequence[TagInput], outputs: Sequence[TagOutput]) -> dict[str, dict[str, float]]:
+        """The same for each label that occurs."""
+        counts = _counted(inputs, outputs)
+        labels = sorted({label for some in counts for label in some})
+        return {label: _f1(*(Counter({label: some[label]}) for some in counts)) for label in labels}
+
+    def judge(self, record: TagInput, output: TagOutput) -> Judgement:
+        truth, answer = _told(record.spans or ()), _told(output.spans)
+        right = self.metrics([record], [output])["f1"] if truth or answer else 1.0
+        sure = min((span.probability for span in output.spans), default=None)
+        return Judgement(record.text, truth, answer, right, sure)
+
+    def baseline(self, inputs: Sequence[TagInput]) -> dict[str, float]:
+        return {"f1": 0.0}
+
+    def prior_loss(self, examples: Sequence[Example]) -> float | None:
+        if self.crf:
+            return None
+        targets = np.concatenate([example.target for example in examples])
+        shares = np.bincount(targets[targets != IGNORED]) / (targets != IGNORED).sum()
+        shares = shares[shares > 0]
+        return float(-(shares * np.log(shares)).sum())
+
+    def stratum(self, record: TagInput) -> str:
+        return " ".join(sorted({span.label for span in record.spans or ()}))
+
+
+def _scheme_of(tags: Sequence[str]) -> Scheme:
+    """The scheme of the tags of a config.json."""
+    marked = [tag for tag in tags if is_prefixed(tag)]
+    if not marked:
+        return "plain"
+    parts = {part_of(tag) for tag in tags}
+    scheme: Scheme = "bioes" if any(prefix in ("E", "S") for prefix, kind in parts) else "bio"
+    # a tag that no valid sequence can hold would silently never be answered
+    needs = {"I": "BE", "E": "B", "B": "E", "S": ""} if scheme == "bioes" else {"I": "B", "B": ""}
+    lacking = [
+        f"{need}-{kind}" for prefix, kind in parts if kind for need in needs[prefix] if (need, kind) not in parts
+    ]
+    if OUTSIDE not in parts or len(parts) != len(tags) or len(marked) + 1 != len(tags) or lacking:
+        missing = f"{sorted(lacking)[0]} is missing" if lacking else "O and tags with the prefixes B-, I-, E- or S-"
+        raise CheckpointError(
+            f"id2label in config.json has the tags {', '.join(tags[:20])}, which must be {scheme.upper()}: {missing}; "
+            "correct its names"
+        )
+    return scheme
+
+
+def _aligned(places: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> Words:
+    words = Words([], [], [])
+    starts, ends = [start for start, _ in places], [end for _, end in places]
+    # a lone "▁" is empty and stands where its word begins: it is that word's first token, as transformers has it
+    firsts = np.searchsorted(ends, [start for start, _ in offsets], side="right").tolist()
+    lasts = (np.searchsorted(starts, [max(end, start + 1) for start, end in offsets], side="left") - 1).tolist()
+    reached = -1
+    for token, (first, last) in enumerate(zip(firsts, lasts, strict=True)):
+        if last < max(first, reached):
+            continue  # between words
+        if first <= reached:
+            if last > reached:
+                words.ends[-1] = ends[last]
+        else:
+            words.starts.append(starts[first])
+            words.ends.append(ends[last])
+            words.tokens.append(token)
+        reached = last
+    return words
+
+
+def _most_central(windows: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """For each token of the text the window in which it is farthest from a cut, and its column there."""
+    total = max(window.end for window in windows)
+    rows, columns = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
+    best = np.full(total, -1.0)
+    for row, window in enumerate(windows):
+        tokens = np.arange(window.start, window.end)
+        left = tokens - window.start if window.start else np.full(len(tokens), np.inf)
+        right = window.end - 1 - tokens if window.end < total else np.full(len(tokens), np.inf)
+        distance = np.minimum(left, right)
+        nearer = tokens[distance > best[tokens]]
+        best[nearer] = distance[nearer - window.start]
+        rows[nearer], columns[nearer] = row, nearer - window.start + window.column
+    return rows, columns
+
+
+def _counted(
+    inputs: Sequence[TagInput], outputs: Sequence[TagOutput]
+) -> tuple[Counter[str], Counter[str], Counter[str]]:
+    """How many spans of each label are right, answered, and true."""
+    right: Counter[str] = Counter()
+    answered: Counter[str] = Counter()
+    true: Counter[str] = Counter()
+    for record, output in zip(inputs, outputs, strict=True):
+        truth = {(span.start, span.end, span.label) for span in record.spans or ()}
+        found = {(span.start, span.end, span.label) for span in output.spans}
+        for counts, spans in ((right, truth & found), (answered, found), (true, truth)):
+            counts.update(label for _, _, label in spans)
+    return right, answered, true
+
+
+def _told(spans: Sequence[Span | FoundSpan]) -> str:
+    return "; ".join(f"{span.label}: {span.text}" for span in spans)
+
+
+def _f1(right: Counter[str], answered: Counter[str], true: Counter[str]) -> dict[str, float]:
+    return {
+        "f1": 2 * right.total() / max(1, answered.total() + true.total()),
+        "precision": right.total() / max(1, answered.total()),
+        "recall": right.total() / max(1, true.total()),
+    }

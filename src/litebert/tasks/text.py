@@ -1,0 +1,172 @@
+"""What classify, multilabel and regress have in common: one text or a pair in, scores of the whole out."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from torch import nn
+
+from litebert.data.batches import Batch, Example
+from litebert.data.labelled import Row, Source, by_role, read_rows
+from litebert.data.windows import windows_of
+from litebert.errors import CheckpointError, DataError
+from litebert.model import Albert, AlbertConfig, HeadKind, TextHead
+from litebert.tasks.base import Scores, TrainableTask, checked_options, hidden_of
+from litebert.tokenizer import Tokenizer
+
+MAX_WINDOWS = 16  # of one text; beyond that, evenly spread ones speak for the rest
+
+Output = TypeVar("Output")
+
+
+@dataclass(frozen=True, slots=True)
+class TextInput:
+    """A text, its partner if it comes in pairs, and the right answer where it is known."""
+
+    text: str
+    text_b: str | None = None
+    label: Any = None
+    """A class name, a tuple of them, or a number."""
+    where: str = field(default="", compare=False, repr=False)
+    """The file and line it came from, for errors."""
+
+    @property
+    def place(self) -> str:
+        return self.where or repr(self.text[:40])
+
+    @property
+    def shown(self) -> str:
+        return self.text if self.text_b is None else f"{self.text} ‖ {self.text_b}"
+
+
+class TextTask(TrainableTask[TextInput, Output]):
+    """Reads texts and pairs; a long text is read in windows whose scores are averaged."""
+
+    architecture = "AlbertForSequenceClassification"
+    head_name = "classify"
+
+    def __init__(self, num_outputs: int, head_kind: HeadKind = "linear") -> None:
+        self.num_outputs, self.head_kind = num_outputs, head_kind
+
+    @staticmethod
+    @abstractmethod
+    def parse_label(value: Any, where: str) -> Any:
+        """The right answer as the record holds it; None where the file gives none."""
+
+    @classmethod
+    def read(cls, path: Path, source: Source | None = None) -> list[TextInput]:
+        source = source or Source()
+        records = []
+        for row in read_rows(path, source):
+            try:
+                records.append(cls._labelled_record(row))
+            except DataError as error:
+                source.refuse(error)
+        return records
+
+    @classmethod
+    def _labelled_record(cls, row: Row) -> TextInput:
+        record = _record(row.values, row.where, cls.parse_label)
+        if record.label is None:
+            names = ", ".join(row.values)
+            if "label" not in row.values:
+                raise DataError(
+                    f"{row.where}: no column 'label' (columns: {names}); rename one to 'label', or name it with "
+                    "--columns label=NAME"
+                )
+            raise DataError(
+                f"{row.where}: no value in column 'label'; fill it in, or leave such rows out with --skip-bad"
+            )
+        return record
+
+    def options(self) -> dict[str, Any]:
+        return {} if self.head_kind == "linear" else {"head": self.head_kind}
+
+    def head(self, config: AlbertConfig) -> nn.Module:
+        return TextHead(config, self.num_outputs, self.head_kind, config.classifier_dropout_prob)
+
+    def parse(self, item: Any, where: str) -> TextInput:
+        return _parse(item, where, self.parse_label)
+
+    def features(self, inputs: Sequence[TextInput], tokenizer: Tokenizer, max_length: int) -> list[Example]:
+        firsts = [encoding.ids[1:-1] for encoding in tokenizer.encode([record.text for record in inputs])]
+        paired = [record.text_b for record in inputs if record.text_b is not None]
+        seconds = iter([encoding.ids[1:-1] for encoding in tokenizer.encode(paired)] if paired else [])
+        examples = []
+        for record, first in zip(inputs, firsts, strict=True):
+            second = None if record.text_b is None else next(seconds)
+            examples.append(Example(_thinned(windows_of(first, second, tokenizer, max_length))))
+        return examples
+
+    def scores(self, model: Albert, batch: Batch) -> Scores:
+        hidden = hidden_of(model.encoder, batch)
+        head = model.heads[self.head_name]
+        pooled = model.encoder.pool(hidden[:, 0]) if self.head_kind in ("linear", "mlp") else None
+        return {"scores": head(hidden, batch.real, pooled)}  # (S, C)
+
+
+def _thinned(windows: list[Any]) -> list[Any]:
+    if len(windows) <= MAX_WINDOWS:
+        return windows
+    return [windows[round(i * (len(windows) - 1) / (MAX_WINDOWS - 1))] for i in range(MAX_WINDOWS)]
+
+
+def head_kind_of(settings: Mapping[str, Any]) -> HeadKind:
+    kind = checked_options(settings).get("head", "linear")
+    if kind not in get_args(HeadKind):
+        raise CheckpointError(f"head={kind!r} in config.json must be one of {', '.join(get_args(HeadKind))}")
+    return kind
+
+
+def labels_of(settings: Mapping[str, Any], least: int) -> list[str]:
+    """The class names of a config.json."""
+    names = settings.get("id2label")
+    try:
+        if not names:
+            names = {i: f"LABEL_{i}" for i in range(int(settings.get("num_labels", 2)))}
+        by_number = {int(key): str(name) for key, name in names.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CheckpointError(f"id2label={names!r} in config.json must map 0, 1, 2, … to class names") from error
+    labels = [by_number[number] for number in sorted(by_number)]
+    if sorted(by_number) != list(range(len(labels))) or len(set(labels)) != len(labels) or len(labels) < least:
+        raise CheckpointError(
+            f"id2label={names!r} in config.json must map 0, 1, 2, … to {least} or more different names"
+        )
+    return labels
+
+
+def label_settings(labels: Sequence[str]) -> dict[str, Any]:
+    """The same for a config.json."""
+    return {
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
+    }
+
+
+def _parse(item: Any, where: str, parse_label: Any) -> TextInput:
+    """`"text"`, `("text", "text_b")`, or a mapping with `text` or `text_a`, and perhaps `text_b` and `label`."""
+    if isinstance(item, str):
+        return TextInput(item, where=where)
+    if isinstance(item, (tuple, list)) and len(item) == 2 and all(isinstance(part, str) for part in item):
+        return TextInput(item[0], item[1], where=where)
+    if not isinstance(item, Mapping):
+        raise DataError(f"{where}: {str(item)[:40]!r} must be a string, a pair of strings, or an object with 'text'")
+    return _record(by_role(item), where, parse_label)
+
+
+def _record(values: Mapping[str, Any], where: str, parse_label: Any) -> TextInput:
+    """From values under the names of their roles."""
+    text, text_b = values.get("text"), values.get("text_b")
+    if not isinstance(text, str):
+        raise DataError(
+            f"{where}: no text in column 'text' or 'text_a' (columns: {', '.join(map(str, values))}); rename a column "
+            "to 'text', or name it with --columns text=NAME, or text=1 for the first of a file without a header"
+        )
+    if text_b is not None and not isinstance(text_b, str):
+        raise DataError(f"{where}: text_b={text_b!r} must be a string")
+    label = values.get("label")
+    return TextInput(text, text_b, None if label is None else parse_label(label, where), where)
