@@ -99,6 +99,10 @@ class Model:
         """The task's input record for what a user gives; `where` names it in errors."""
         return self._task().parse(item, where)
 
+    def items_of(self, path: Path) -> Iterator[tuple[str, Any]]:
+        """Where it stands and what it is, for all that a file asks of this model's task."""
+        return self._task().items_of(path)
+
     def answer_records(self, records: Sequence[Any], batch_size: int = 32) -> list[Any]:
         """`predict` for input records."""
         return self._answers(self._task(), records, batch_size)

@@ -64,6 +64,11 @@ def read_questions(path: Path, source: Source | None = None) -> list[AnswerInput
     return records
 
 
+def question_items(path: Path) -> Iterator[tuple[str, Any]]:
+    """Where it stands and what it is, for every question of such a file, with its answers or without."""
+    return ((where, values) for values, where in _items(path, Source()))
+
+
 def parse_question(item: Any, where: str) -> AnswerInput:
     """`(question, context)`, or a mapping with `question` and `context`, and perhaps the answers and `id`.
 

@@ -1,13 +1,20 @@
-"""Examples that the guided tour makes up: messages with marked names, and questions about orders."""
+"""What the guided tour reads: prose of this machine, labelled messages, and made-up names and questions."""
 
 from __future__ import annotations
 
+import csv
 import json
 import random
+import re
+import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from litebert.errors import DataError
 from litebert.files import atomic_write
+
+TICKETS = Path(__file__).parent.parent / "examples" / "tickets.csv"
 
 NAMES = {
     "item": ["desk lamp", "garden chair", "coffee grinder", "rain jacket", "tea pot", "wall clock", "bike pump",
@@ -38,6 +45,69 @@ FACTS = {
     "day": ("it should arrive on {day} .", "when should it arrive ?"),
 }
 """A sentence and the question it answers."""
+
+
+def collect_prose(limit: int, seed: int) -> list[str]:
+    """Documents, one per source file: a sentence per line, up to `limit` bytes in all."""
+    library, packages = (Path(sysconfig.get_paths()[key]) for key in ("stdlib", "purelib"))
+    files = sorted(
+        {path for path in library.rglob("*.py") if "site-packages" not in path.parts} | set(packages.rglob("*.py"))
+    )
+    random.Random(seed).shuffle(files)
+    documents, seen, size = [], set(), 0
+    for path in files:
+        sentences = [sentence for sentence in _sentences(path) if sentence not in seen]
+        if len(sentences) < 3:
+            continue
+        seen.update(sentences)
+        documents.append("\n".join(sentences))
+        size += len(documents[-1])
+        if size >= limit:
+            break
+    if not documents:
+        raise DataError(
+            f"no documentation found under {library} and {packages}; pre-train on your own text with litebert pretrain"
+        )
+    return documents
+
+
+def _sentences(path: Path) -> Iterator[str]:
+    """The plain English sentences of a source file's documentation strings."""
+    try:
+        source = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # a dangling link, a folder with an odd name: there are thousands of other files
+        return
+    for block in re.findall(r'"""(.*?)"""', source, flags=re.DOTALL):
+        for paragraph in re.split(r"\n\s*\n", block):
+            if re.search(r">>>|::|:param|:return|^\s*[-*=~`.|+]|[{}<>_\\]", paragraph, flags=re.MULTILINE):
+                continue  # code, tables and lists
+            for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z])", " ".join(paragraph.split())):
+                letters = sum(character.isalpha() or character == " " for character in sentence)
+                if (
+                    sentence.count(" ") >= 5
+                    and sentence[0].isupper()
+                    and sentence[-1] in ".!?"
+                    and letters > 0.9 * len(sentence)
+                ):
+                    yield sentence
+
+
+def split_tickets(out: Path, seed: int) -> tuple[Path, Path]:
+    """Two thirds to learn from, one third to be measured on, class by class."""
+    with TICKETS.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    random.Random(seed).shuffle(rows)
+    parts: dict[str, list[dict[str, str]]] = {"train": [], "test": []}
+    for label in sorted({row["label"] for row in rows}):
+        of_label = [row for row in rows if row["label"] == label]
+        parts["train"] += of_label[: len(of_label) * 2 // 3]
+        parts["test"] += of_label[len(of_label) * 2 // 3 :]
+    for name, part in parts.items():
+        with (out / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, ["text", "label"])
+            writer.writeheader()
+            writer.writerows(part)
+    return out / "train.csv", out / "test.csv"
 
 
 def write_tagged(path: Path, count: int, seed: str) -> Path:

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from litebert.data.batches import Batch
-from litebert.errors import require_extra
+from litebert.errors import ConfigError, require_extra
 from litebert.files import write_json
 from litebert.model import Albert
 from litebert.predict import Model
@@ -143,6 +143,12 @@ class Run:
                     )
                 except EnoughError:
                     return True
+                except torch.OutOfMemoryError as error:
+                    rows = config.batch_size
+                    raise ConfigError(
+                        f"out of memory with {rows} examples at once; try --batch-size {max(1, rows // 2)}, or a "
+                        "smaller --length, in another --out"
+                    ) from error
 
     @property
     def collapsed(self) -> str | None:

@@ -60,7 +60,8 @@ class Plan:
         self.device = pick_device(config.device)
         self.bf16 = config.precision == "bf16" or (config.precision == "auto" and self.device.type == "cuda")
         self.source = Source.of(config.columns, config.skip_bad)
-        self.task, records = _learned(config, config.task, config.train, self.source)
+        options = {name: getattr(config, name) for name in ("head", "crf", "class_weights", "label_smoothing")}
+        self.task, records = _learned(config.task, config.train, self.source, **options)
         self.held_out: list[Any]
         if config.valid is None:
             records, self.held_out = split(records, self.task, config.seed, config.train)
@@ -72,16 +73,18 @@ class Plan:
         for some in (self.held_out, self.tested):
             self.task.check(some)  # a label that training has not seen is found before training, not after
         self.start_from = load(config.model)
-        self.length = self._fitting_length([*records, *self.held_out])
+        self.length = self._checked_length()
         self.lessons = [self._lesson(self.task, records, 0)]
         for number, given in enumerate(config.mix, start=1):
             name, _, path = given.partition("=")
             if name not in TASKS or not issubclass(TASKS[name], TrainableTask) or not path:
                 raise ConfigError(f"mix={given!r} must be a task and a file, such as tag=train.conll")
-            self.lessons.append(
-                self._lesson(*_learned(config, name, Path(path), Source(skip_bad=config.skip_bad)), number)
-            )
+            learned = _learned(name, Path(path), Source(skip_bad=config.skip_bad))
+            self.lessons.append(self._lesson(*learned, number))
         self.questions = self.task.features(self.held_out, self.start_from.tokenizer, self.length)
+        if config.length is None:  # no more than some text needs: then none is read in windows, and nothing changes
+            texts = [*self.questions, *(example for lesson in self.lessons for example in lesson.examples)]
+            self.length = max(8, *(example.length for example in texts))
 
         examples = len(self.lessons[0].examples)
         self.epochs = config.epochs or min(20, max(3, -(-50_000 // examples)))
@@ -116,6 +119,9 @@ class Plan:
             changes |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
         if config.lora:
             changes |= {"lora_rank": config.lora}
+        before = self.start_from.config.lora_rank
+        if config.lora and before not in (0, config.lora):
+            raise ConfigError(f"lora={config.lora}, but {config.model} has changes of rank {before}; give that, or 0")
         shape = replace(self.start_from.config, **changes)
         torch.manual_seed(config.seed)
         albert = Albert(shape, {lesson.task.head_name: lesson.task.head(shape) for lesson in self.lessons})
@@ -125,16 +131,12 @@ class Plan:
                 parameter.requires_grad_(name.startswith(("adapters", "pooler")))
         return Model(albert.to(self.device), self.start_from.tokenizer, self.task, self.length)
 
-    def _fitting_length(self, records: Sequence[Any]) -> int:
-        """What the longest text needs, and no more than the model was trained on."""
-        limit = self.start_from.config.max_position_embeddings
-        if self.config.length is not None:
-            if not 8 <= self.config.length <= limit:
-                raise ConfigError(f"length={self.config.length} must fit the model: 8 or more, and {limit} or less")
-            return self.config.length
-        limit = self.start_from.max_length
-        longest = max(example.length for example in self.task.features(records, self.start_from.tokenizer, limit))
-        return min(limit, max(8, longest))
+    def _checked_length(self) -> int:
+        """As asked for, or what the model was trained on."""
+        length, limit = self.config.length, self.start_from.config.max_position_embeddings
+        if length is not None and not 8 <= length <= limit:
+            raise ConfigError(f"length={length} must fit the model: 8 or more, and {limit} or less")
+        return self.start_from.max_length if length is None else length
 
     def _lesson(self, task: TrainableTask[Any, Any], records: list[Any], number: int) -> Lesson:
         examples = task.labelled(records, task.features(records, self.start_from.tokenizer, self.length))
@@ -196,15 +198,12 @@ def split(records: Sequence[Any], task: TrainableTask[Any, Any], seed: int, path
     return [records[i] for i in order if i not in held_out], [records[i] for i in order if i in held_out]
 
 
-def _learned(config: Config, name: str, path: Path, source: Source) -> tuple[TrainableTask[Any, Any], list[Any]]:
+def _learned(name: str, path: Path, source: Source, **options: Any) -> tuple[TrainableTask[Any, Any], list[Any]]:
     """A task and the records it learns from."""
     task_class: type[TrainableTask[Any, Any]] = TASKS[name]  # type: ignore[assignment]
     records = task_class.read(path, source)
-    options: dict[str, Any] = {
-        "crf": config.crf, "class_weights": config.class_weights, "label_smoothing": config.label_smoothing
-    }  # fmt: skip
     try:
-        return task_class.learn_from(records, config.head, **options), records  # type: ignore[arg-type]
+        return task_class.learn_from(records, **options), records
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
 

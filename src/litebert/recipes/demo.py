@@ -7,27 +7,22 @@ with a report to look at.
 
 from __future__ import annotations
 
-import csv
-import random
-import re
 import shutil
-import sysconfig
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from litebert.errors import ConfigError, DataError
+from litebert.errors import ConfigError
 from litebert.files import atomic_write
 from litebert.recipes import evaluate, finetune, prepare, pretrain, tokenizer
-from litebert.recipes._demo_data import write_questions, write_tagged
+from litebert.recipes._demo_data import collect_prose, split_tickets, write_questions, write_tagged
 from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, refuse_unwritable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-TICKETS = Path(__file__).parent.parent / "examples" / "tickets.csv"
 MARKER = ".litebert-demo"
 TAGGED = {"messages": 240, "messages-test": 60}
 ASKED_ABOUT = {"orders": 80, "orders-test": 20}  # four questions about each
@@ -66,7 +61,7 @@ def run(config: Config) -> int:
 
     _say(console, 1, "collect prose from the documentation of installed Python packages")
     corpus = config.out / "prose.txt"
-    atomic_write(corpus, "\n\n".join(_collect_prose(config.prose_bytes, config.seed)) + "\n")
+    atomic_write(corpus, "\n\n".join(collect_prose(config.prose_bytes, config.seed)) + "\n")
     console.print(f"{corpus.stat().st_size / 1e6:.1f} MB in {corpus}", highlight=False)
 
     _say(console, 2, "train a tokenizer")
@@ -85,7 +80,7 @@ def run(config: Config) -> int:
         return INTERRUPTED
 
     _say(console, 5, "fine-tune it on 240 labelled messages")
-    train, test = _split_tickets(config)
+    train, test = split_tickets(config.out, config.seed)
     taught = finetune.Config(
         model=str(paths["pretrained"]), train=train, out=paths["classifier"], epochs=config.epochs, batch_size=16,
         length=64, learning_rate=1e-4, seed=config.seed, device="cpu",
@@ -168,69 +163,6 @@ def _clear(out: Path) -> None:
             raise ConfigError(f"{out} holds something that this demo did not make; choose another --out")
         shutil.rmtree(out)
     atomic_write(out / MARKER, "made by litebert demo\n")
-
-
-def _collect_prose(limit: int, seed: int) -> list[str]:
-    """Documents, one per source file: a sentence per line, up to `limit` bytes in all."""
-    library, packages = (Path(sysconfig.get_paths()[key]) for key in ("stdlib", "purelib"))
-    files = sorted(
-        {path for path in library.rglob("*.py") if "site-packages" not in path.parts} | set(packages.rglob("*.py"))
-    )
-    random.Random(seed).shuffle(files)
-    documents, seen, size = [], set(), 0
-    for path in files:
-        sentences = [sentence for sentence in _sentences(path) if sentence not in seen]
-        if len(sentences) < 3:
-            continue
-        seen.update(sentences)
-        documents.append("\n".join(sentences))
-        size += len(documents[-1])
-        if size >= limit:
-            break
-    if not documents:
-        raise DataError(
-            f"no documentation found under {library} and {packages}; pre-train on your own text with litebert pretrain"
-        )
-    return documents
-
-
-def _sentences(path: Path) -> Iterator[str]:
-    """The plain English sentences of a source file's documentation strings."""
-    try:
-        source = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:  # a dangling link, a folder with an odd name: there are thousands of other files
-        return
-    for block in re.findall(r'"""(.*?)"""', source, flags=re.DOTALL):
-        for paragraph in re.split(r"\n\s*\n", block):
-            if re.search(r">>>|::|:param|:return|^\s*[-*=~`.|+]|[{}<>_\\]", paragraph, flags=re.MULTILINE):
-                continue  # code, tables and lists
-            for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z])", " ".join(paragraph.split())):
-                letters = sum(character.isalpha() or character == " " for character in sentence)
-                if (
-                    sentence.count(" ") >= 5
-                    and sentence[0].isupper()
-                    and sentence[-1] in ".!?"
-                    and letters > 0.9 * len(sentence)
-                ):
-                    yield sentence
-
-
-def _split_tickets(config: Config) -> tuple[Path, Path]:
-    """Two thirds to learn from, one third to be measured on, class by class."""
-    with TICKETS.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    random.Random(config.seed).shuffle(rows)
-    parts: dict[str, list[dict[str, str]]] = {"train": [], "test": []}
-    for label in sorted({row["label"] for row in rows}):
-        of_label = [row for row in rows if row["label"] == label]
-        parts["train"] += of_label[: len(of_label) * 2 // 3]
-        parts["test"] += of_label[len(of_label) * 2 // 3 :]
-    for name, part in parts.items():
-        with (config.out / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, ["text", "label"])
-            writer.writeheader()
-            writer.writerows(part)
-    return config.out / "train.csv", config.out / "test.csv"
 
 
 def _scores(train: Path, test: Path, ours: float) -> dict[str, float]:

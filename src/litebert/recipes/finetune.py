@@ -20,6 +20,11 @@ from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, r
 from litebert.train.settings import Strategies
 
 MAX_SEEDS = 100
+OF_TASK = {"crf": "tag", "class_weights": "classify", "label_smoothing": "classify"}
+"""Settings of one task alone."""
+BODIES = ("linear", "mlp", "cnn", "lstm")
+HEADS_OF = {**dict.fromkeys(("classify", "multilabel", "regress", "tag"), BODIES), "answer": ("linear", "joint")}
+"""Heads by task; the others have the linear one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +115,12 @@ class Config(Strategies, Run):
                 raise ConfigError(f"{name}={value} must be at least 0 and below 1")
         if not 0 <= self.r_drop <= 100:
             raise ConfigError(f"r_drop={self.r_drop} must lie between 0 and 100; 1 is usual")
+        for name, task in OF_TASK.items():
+            if getattr(self, name) and self.task != task:
+                raise ConfigError(f"{name} is for --task {task}, and this is {self.task}; leave it out")
+        heads = HEADS_OF.get(self.task, ("linear",))
+        if self.head not in heads:
+            raise ConfigError(f"head={self.head!r} is not for --task {self.task}, which has {', '.join(heads)}")
         if self.seeds > MAX_SEEDS or self.search > 1000:
             raise ConfigError(f"seeds={self.seeds}, search={self.search}: at most {MAX_SEEDS} and 1,000")
         if self.seeds > 1 and self.search:

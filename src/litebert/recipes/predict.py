@@ -19,11 +19,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from litebert.errors import DataError
 from litebert.files import replacing
 from litebert.recipes._shared import check_numbers, make_console
+
+if TYPE_CHECKING:
+    from litebert.predict import Model
 
 GATHERED = 16  # batches that are read before they are answered, if they are there
 Item = tuple[str, Any]
@@ -51,8 +54,8 @@ def run(config: Config) -> None:
     from litebert.predict import load
     from litebert.train.runtime import pick_device
 
-    items = _items(config.input)
     model = load(config.model).to(pick_device(config.device))
+    items = _items(config.input, model)
     count = 0
     with ExitStack() as stack:
         if config.output == "-":
@@ -101,14 +104,14 @@ def _chunks(items: Iterator[Item], most: int) -> Iterator[list[Item]]:
             yield chunk
 
 
-def _items(source: str) -> Iterator[Item]:
+def _items(source: str, model: Model) -> Iterator[Item]:
     """(where it stood, item) for every line or row; None for a blank line, so that answers keep step with lines."""
     from litebert.data.corpus import decode_line
-    from litebert.data.labelled import TABLES, format_of, read_rows, read_text
+    from litebert.data.labelled import TABLES, format_of, read_text
 
     name = "standard input" if source == "-" else source
     if source != "-" and format_of(Path(source)) in TABLES:
-        yield from ((row.where, row.values) for row in read_rows(Path(source)))
+        yield from model.items_of(Path(source))
         return
     lines: Iterable[str]
     if source == "-":

@@ -6,7 +6,7 @@ Shapes: S sequences (windows), L columns, H hidden.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from litebert.data.batches import Batch, Example
 from litebert.data.labelled import Source
-from litebert.data.squad import AnswerInput, parse_question, read_questions
+from litebert.data.squad import AnswerInput, parse_question, question_items, read_questions
 from litebert.data.windows import Window, windows_of
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.measure.squad import best_threshold, is_chinese, question_scores, segments, squad_metrics
@@ -158,6 +158,9 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
 
     def head(self, config: AlbertConfig) -> nn.Module:
         return JointSpanHead(config) if self.head_kind == "joint" else TokenHead(config, 2)
+
+    def items_of(self, path: Path) -> Iterator[tuple[str, Any]]:
+        return question_items(path)
 
     def parse(self, item: Any, where: str) -> AnswerInput:
         return parse_question(item, where)

@@ -6,7 +6,7 @@ Nothing else knows which task runs. Shapes: B examples, S sequences, L columns, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from litebert.data.batches import Batch, Example
-from litebert.data.labelled import Source
+from litebert.data.labelled import Source, read_rows
 from litebert.model import Albert, AlbertConfig, Encoder, HeadKind
 from litebert.tokenizer import Tokenizer
 
@@ -71,6 +71,10 @@ class Task(ABC, Generic[Input, Output]):
     @abstractmethod
     def parse(self, item: Any, where: str) -> Input:
         """A record from what a user gives: a string, a pair, or a mapping with the columns' names."""
+
+    def items_of(self, path: Path) -> Iterator[tuple[str, Any]]:
+        """Where it stands and what it is, for all that a file asks, labelled or not; `parse` makes records of it."""
+        return ((row.where, row.values) for row in read_rows(path))
 
     @abstractmethod
     def features(self, inputs: Sequence[Input], tokenizer: Tokenizer, max_length: int) -> list[Example]:
@@ -150,21 +154,11 @@ class TrainableTask(Task[Input, Output]):
 
 
 def hidden_of(encoder: Encoder, batch: Batch) -> Tensor:  # (S, L, H)
-    """The hidden states of a batch, 0 where there is padding, which a GPU does not compute."""
-    if batch.noise is not None:
-        embeds = encoder.word_embeddings(batch.input_ids) + batch.noise
-        return encoder(None, batch.attention_mask, batch.token_type_ids, inputs_embeds=embeds)
-    if batch.attention_mask is None or not batch.input_ids.is_cuda:
+    """The hidden states of a batch, 0 where there is padding."""
+    if batch.noise is None:
         return encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids)
-    rows, columns = batch.attention_mask.nonzero(as_tuple=True)
-    packed = encoder.packed(
-        batch.input_ids[rows, columns],
-        batch.lengths,
-        batch.token_type_ids[rows, columns],
-        longest=batch.input_ids.shape[1],
-    )
-    hidden = packed.new_zeros(*batch.input_ids.shape, packed.shape[-1])
-    return hidden.index_put((rows, columns), packed)
+    embeds = encoder.word_embeddings(batch.input_ids) + batch.noise
+    return encoder(None, batch.attention_mask, batch.token_type_ids, inputs_embeds=embeds)
 
 
 def mean_by_owner(scores: Tensor, batch: Batch) -> Tensor:  # (S, ...) -> (B, ...)

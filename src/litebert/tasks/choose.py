@@ -119,6 +119,11 @@ class Choose(TrainableTask[ChooseInput, ChooseOutput]):
             )
         return cls()
 
+    def items_of(self, path: Path) -> Iterator[tuple[str, Any]]:
+        for file in _files(path):
+            for item, where in _items(file, Source()):
+                yield from ((place, values) for values, place in _questions(item, where))
+
     def parse(self, item: Any, where: str) -> ChooseInput:
         """A mapping with `question`, `text` (the passage) or both, and the options: `options`, a list or names with `|`
         between them, or `option_1`, `option_2`, ….

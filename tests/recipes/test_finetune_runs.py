@@ -1,0 +1,269 @@
+"""Fine-tuning runs: when they end, what happens when they collapse or are killed, and several of them in a row."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import litebert as package
+from litebert.files import read_json
+from litebert.model import Albert, AlbertConfig, pretraining_heads
+from litebert.predict import Model
+from litebert.recipes._demo_data import write_questions, write_tagged
+from litebert.recipes._finetuning import Run
+from litebert.tasks import TASKS, Mask
+from litebert.tasks.answer import AnswerOutput
+from litebert.tasks.choose import ChooseOutput
+from litebert.tasks.classify import ClassifyOutput
+from litebert.tasks.multilabel import MultilabelOutput
+from litebert.tasks.regress import RegressOutput
+from litebert.tasks.tag import TagOutput
+from litebert.tokenizer import Tokenizer
+from litebert.train.loop import Step
+from tests.conftest import peer
+from tests.recipes.conftest import WORDS, litebert, make_examples, once, write_csv
+
+from tests.recipes.finetuning import *
+
+
+@pytest.fixture(scope="session")
+def start(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_start(tokenizer, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_examples(tmp_path_factory)
+
+
+# --- when to stop -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("patience", "epochs"), [(1, 2), (2, 3), (0, 5)])
+def test_a_run_that_no_longer_improves_ends_after_its_patience(
+    start: Path, examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], patience: int, epochs: int
+) -> None:
+    flags = ("--epochs", 5, "--patience", patience, "--learning-rate", 1e-12)
+    assert litebert(*command(start, examples, tmp_path, *flags)) == 0
+    said = f"no better score for {patience} epochs: stopping (--patience)"
+    assert (said in capsys.readouterr().err) == (patience > 0)
+    assert (said in logged(tmp_path, "event").values()) == (patience > 0)
+    assert list(logged(tmp_path, "validation_accuracy")) == [3 * (epoch + 1) for epoch in range(epochs)]
+
+
+def test_of_equal_epochs_the_one_that_learned_longer_is_kept(start: Path, examples: Path, tmp_path: Path) -> None:
+    flags = ("--epochs", 3, "--learning-rate", 1e-12)
+    assert litebert(*command(start, examples, tmp_path, *flags)) == 0
+    assert len(set(logged(tmp_path, "validation_accuracy").values())) == 1
+    assert finished(tmp_path)["epoch"] == 3
+
+
+def test_a_run_that_stopped_early_stays_so_when_it_is_resumed(start: Path, examples: Path, tmp_path: Path) -> None:
+    """Killed after the last epoch, before it wrote what it came to."""
+    flags = ("--epochs", 9, "--patience", 1, "--learning-rate", 1e-12, "--batch-size", 64)
+    assert litebert(*command(start, examples, tmp_path, *flags)) == 0
+    before = weights(tmp_path), finished(tmp_path)["epoch"]
+    (tmp_path / "finished.json").unlink()
+    assert litebert(*command(start, examples, tmp_path, *flags), "--resume") == 0
+    assert (weights(tmp_path), finished(tmp_path)["epoch"]) == before
+
+
+# --- collapse ---------------------------------------------------------------------------------------------------------
+
+HOPELESS = ("--epochs", 26, "--batch-size", 4, "--learning-rate", 0.05, "--patience", 0)
+
+
+@pytest.fixture(scope="session")
+def random_labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twenty times the same text, each time with another label."""
+
+    def build(folder: Path) -> None:
+        write_csv(folder / "t.csv", [{"text": "the rain", "label": "ab"[n % 2]} for n in range(20)])
+
+    return once(tmp_path_factory, "random-labels", build) / "t.csv"
+
+
+@pytest.fixture(scope="module")
+def collapsed(start: Path, random_labels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def build(folder: Path) -> None:
+        assert litebert(*command(start, random_labels, folder / "out", "--valid", random_labels, *HOPELESS)) == 0
+
+    return once(tmp_path_factory, "collapsed", build) / "out"
+
+
+def test_a_run_that_collapses_begins_again_once_with_a_third_of_the_rate(
+    start: Path, random_labels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert litebert(*command(start, random_labels, tmp_path, "--valid", random_labels, *HOPELESS)) == 0
+    said = capsys.readouterr().err
+    assert said.count("beginning again with a third of the rate, 0.017") == 1
+    assert "the same answer for all gives 0.693" in said
+    assert "answers little better than the commonest answer" in said
+    rates = logged(tmp_path, "learning_rate")
+    assert max(rates.values()) == pytest.approx(0.05 / 3)
+    assert list(rates) == list(range(1, 26 * 5 + 1))  # the second attempt, whole, and nothing of the first
+
+
+def test_a_healthy_run_is_not_begun_again(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"text": text, "label": text} for text in ("rain", "eggs") for _ in range(10)]
+    train = write_csv(tmp_path / "t.csv", rows)
+    flags = ("--valid", train, *HOPELESS, "--learning-rate", 2e-3)
+    assert litebert(*command(start, train, tmp_path / "out", *flags)) == 0
+    assert "beginning again" not in capsys.readouterr().err
+    assert not (tmp_path / "out" / "checkpoints-again").exists()
+    assert finished(tmp_path / "out")["metrics"]["accuracy"] == 1
+
+
+# --- kill -9 ----------------------------------------------------------------------------------------------------------
+
+
+def kill_at(moment: Callable[[Run, Step], bool], *arguments: object) -> None:
+    """Run a command in a process of its own that dies when a step ends for which this is true."""
+
+    def run() -> None:
+        os.close(2)  # its reports are nobody's business here
+        os.open(os.devnull, os.O_WRONLY)
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115  # pytest's has no file behind it
+        notice = Run._notice
+
+        def fatal(self: Run, step: Step) -> None:
+            if moment(self, step):
+                os.kill(os.getpid(), signal.SIGKILL)
+            notice(self, step)
+
+        Run._notice = fatal  # type: ignore[method-assign]
+        os._exit(litebert(*arguments))
+
+    process = multiprocessing.get_context("fork").Process(target=run)
+    process.start()
+    process.join(timeout=120)
+    assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--dropout", 0.2), ("--r-drop", 1), ("--mixout", 0.5), ("--adversarial", "freelb"), ("--unfreeze-steps", 6)],
+    ids=lambda flags: flags[0],
+)
+def test_a_run_killed_within_an_epoch_resumes_to_the_same_bits(
+    start: Path, examples: Path, tmp_path: Path, flags: tuple[object, ...]
+) -> None:
+    flags = (*flags, "--save-every", 1, "--epochs", 3, "--valid", examples)
+    kill_at(lambda _, step: step.done == 5, *command(start, examples, tmp_path / "killed", *flags))
+    assert (tmp_path / "killed" / "checkpoints" / "latest").read_text().strip() in ("step-00000003", "step-00000004")
+    assert litebert(*command(start, examples, tmp_path / "killed", *flags), "--resume") == 0
+    assert litebert(*command(start, examples, tmp_path / "whole", *flags)) == 0
+    assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
+    assert logged(tmp_path / "killed", "loss") == logged(tmp_path / "whole", "loss")
+
+
+@pytest.mark.parametrize("step", [3, 70], ids=["before its first checkpoint", "later"])
+def test_a_second_attempt_that_is_killed_resumes_to_the_same_bits(
+    start: Path, random_labels: Path, collapsed: Path, tmp_path: Path, step: int
+) -> None:
+    arguments = command(start, random_labels, tmp_path, "--valid", random_labels, *HOPELESS)
+    kill_at(lambda run, at: run.last and at.done == step, *arguments)
+    again = tmp_path / "checkpoints-again" / "latest"
+    assert again.exists() == (step > 5)
+    assert litebert(*arguments, "--resume") == 0
+    assert weights(tmp_path) == weights(collapsed)
+    assert logged(tmp_path, "learning_rate") == logged(collapsed, "learning_rate")
+    assert finished(tmp_path)["metrics"] == finished(collapsed)["metrics"]
+
+
+# --- several runs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two_seeds(start: Path, examples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def build(folder: Path) -> None:
+        assert litebert(*command(start, examples, folder / "out", *SEEDS, "--test", examples)) == 0
+
+    return once(tmp_path_factory, "two-seeds", build) / "out"
+
+
+SEEDS = ("--seeds", 2, "--seed", 4, "--epochs", 3, "--learning-rate", 3e-3)
+
+
+def test_several_seeds_give_mean_and_spread_and_the_better_model(two_seeds: Path) -> None:
+    found = finished(two_seeds)
+    runs = {seed: finished(two_seeds / f"seed-{seed}") for seed in (4, 5)}
+    assert found["seeds"] == {str(seed): run for seed, run in runs.items()}
+    scores = [run["metrics"]["accuracy"] for run in runs.values()]
+    assert found["spread"]["accuracy"]["mean"] == pytest.approx(sum(scores) / 2)
+    assert found["spread"]["accuracy"]["deviation"] == pytest.approx(abs(scores[0] - scores[1]) / 2**0.5)
+    tests = [run["test"]["accuracy"] for run in runs.values()]
+    assert found["test_spread"]["accuracy"]["mean"] == pytest.approx(sum(tests) / 2)
+    best = max(runs, key=lambda seed: runs[seed]["metrics"]["accuracy"])
+    assert found["best"] == f"seed-{best}"
+    assert weights(two_seeds) == weights(two_seeds / f"seed-{best}")
+    assert weights(two_seeds / "seed-4") != weights(two_seeds / "seed-5")
+
+
+def test_several_seeds_are_shown_as_a_table_with_mean_and_deviation(
+    start: Path, examples: Path, two_seeds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kill_at(lambda run, _: run.config.seed == 5, *command(start, examples, tmp_path, *SEEDS, "--test", examples))
+    first = (tmp_path / "seed-4" / "finished.json").read_bytes(), (tmp_path / "seed-4" / "metrics.jsonl").read_bytes()
+    capsys.readouterr()
+    assert litebert(*command(start, examples, tmp_path, *SEEDS, "--test", examples), "--resume") == 0
+    said = capsys.readouterr().err
+    one = finished(two_seeds)["spread"]["accuracy"]
+    assert f"{one['mean']:.4f} ± {one['deviation']:.4f}" in said
+    assert weights(tmp_path) == weights(two_seeds)
+    after = (tmp_path / "seed-4" / "finished.json").read_bytes(), (tmp_path / "seed-4" / "metrics.jsonl").read_bytes()
+    assert after == first  # the seed that had finished was not run again
+
+
+@pytest.mark.parametrize(
+    "flags", [(), ("--resume", "--learning-rate", 1e-4)], ids=["without --resume", "with another rate"]
+)
+def test_an_unfinished_sweep_is_not_taken_for_another(
+    start: Path, examples: Path, tmp_path: Path, flags: tuple[object, ...]
+) -> None:
+    arguments = command(start, examples, tmp_path, *SEEDS, "--epochs", 1)
+    kill_at(lambda run, _: run.config.seed == 5, *arguments)
+    assert litebert(*arguments, *flags) == 2
+
+
+def test_a_search_keeps_the_best_of_its_trials(
+    start: Path, examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer("optuna")
+    flags = ("--search", 2, "--valid", examples, "--learning-rate", 2e-3)
+    assert litebert(*command(start, examples, tmp_path, *flags)) == 0
+    trials = [read_json(tmp_path / f"trial-{n}" / "run.json")["config"] for n in range(2)]
+    tried = ("learning_rate", "batch_size", "layer_decay_rate")
+    assert [trials[0][name] for name in tried] != [trials[1][name] for name in tried]
+    assert all(5e-4 <= trial["learning_rate"] <= 1.6e-2 for trial in trials)
+    found = finished(tmp_path)
+    scores = [finished(tmp_path / f"trial-{n}")["metrics"]["accuracy"] for n in range(2)]
+    assert list(found["trials"].values()) == [finished(tmp_path / f"trial-{n}")["metrics"] for n in range(2)]
+    assert found["metrics"]["accuracy"] == max(scores)
+    assert weights(tmp_path) == weights(tmp_path / found["best"])
+    assert "mean ± deviation" in capsys.readouterr().err
+
+
+def test_a_search_without_optuna_says_how_to_get_it(
+    start: Path, examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert litebert(*command(start, examples, tmp_path / "out", "--search", 2)) == 2
+    assert capsys.readouterr().err == (
+        "litebert: optuna is not installed and is needed here; run: pip install 'litebert[search]'\n"
+    )
+    assert not (tmp_path / "out").exists()
+
