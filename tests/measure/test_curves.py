@@ -15,9 +15,11 @@ from litebert.measure.curves import (
     COLOURS,
     Line,
     Panel,
+    Point,
     compact,
     draw_confusion,
     draw_panel,
+    draw_points,
     running_mean,
     sampled,
     thinned,
@@ -206,3 +208,53 @@ def test_a_confusion_matrix_shows_counts_and_shades() -> None:
     assert {"cat", "dog", "30", "1", "20", "truth", "answer"} == set(texts(drawing))
     assert "opacity: 0.67" in drawing  # 20 of 30
     assert 'aria-label="Truth and answers."' in drawing
+
+
+# --- points -----------------------------------------------------------------------------------------------------------
+
+POINTS = [Point(0.2, 0.1, 5), Point(0.5, 0.6, 1), Point(0.9, 0.9, 20)]
+
+
+def dots(drawing: str) -> list[tuple[float, float, float]]:
+    """Where the dots stand, and how wide they are."""
+    found = []
+    for outline in re.findall(r'<path d="([^"]+)" style="fill: var\(--run0\)', drawing):
+        xs, ys = zip(*((float(x), float(y)) for x, y in re.findall(r"([\d.]+) ([\d.]+)", outline)), strict=True)
+        found.append(((min(xs) + max(xs)) / 2, (min(ys) + max(ys)) / 2, max(xs) - min(xs)))
+    return found
+
+
+def test_points_are_drawn_where_they_are_and_the_larger_the_more_stand_behind() -> None:
+    drawing = draw_points(POINTS, "How sure, how right.", "sure", "right")
+    found = dots(drawing)
+    assert len(found) == len(POINTS)
+    scale = (found[2][0] - found[0][0]) / 0.7  # of x
+    assert found[1][0] - found[0][0] == pytest.approx(0.3 * scale, abs=0.1)
+    height = (found[0][1] - found[2][1]) / 0.8  # of y, which grows downwards
+    assert found[0][1] - found[1][1] == pytest.approx(0.5 * height, abs=0.1)
+    assert found[1][2] < found[0][2] < found[2][2]
+    assert {"sure", "right"} <= set(texts(drawing))
+    assert 'aria-label="How sure, how right."' in drawing
+
+
+def test_the_diagonal_is_drawn_where_it_is_asked_for() -> None:
+    assert not paths(draw_points(POINTS, "caption", "x", "y"), "quiet")
+    drawing = draw_points(POINTS, "caption", "x", "y", diagonal=True)
+    (diagonal,) = paths(drawing, "quiet")
+    (x0, y0), (x1, y1) = ((float(x), float(y)) for x, y in re.findall(r"[ML] ([\d.]+) ([\d.]+)", diagonal))
+    at = dots(drawing)[2]  # 0.9, 0.9 stands on it
+    assert (at[0] - x0) / (x1 - x0) == pytest.approx(0.9, abs=0.01)
+    assert (at[1] - y0) / (y1 - y0) == pytest.approx(0.9, abs=0.01)
+
+
+@pytest.mark.parametrize("points", [POINTS[:1], [Point(0.0, 0.0, 1), Point(1.0, 1.0, 1)], [Point(250.0, 1.0, 7)]])
+def test_few_points_and_those_at_the_edges_can_be_drawn(points: list[Point]) -> None:
+    drawing = draw_points(points, "caption", "x", "y")
+    drawn = dots(drawing) or re.findall(r'<use [^>]*style="fill: var\(--run0\)', drawing)  # one shape, used again
+    assert len(drawn) == len(points)
+
+
+def test_points_have_no_colour_of_their_own() -> None:
+    drawing = draw_points(POINTS, "caption", "x", "y", diagonal=True)
+    assert not re.findall(r"#[0-9a-fA-F]{6}\b(?!\d)", re.sub(r'(url\(|href=")#\w+', "", drawing))
+    assert {*re.findall(r"var\(--(\w+)\)", drawing)} <= set(COLOURS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from litebert.measure.curves import COLOURS, Line, Panel
+from litebert.measure.curves import COLOURS, Line, Panel, Point
 from litebert.measure.report import Report
 
 HOSTILE = "<script>alert(\"x\")</script> & 'more'"
@@ -27,25 +27,30 @@ def test_nothing_a_user_gives_becomes_markup(tmp_path: Path) -> None:
     report.legend([HOSTILE])
     report.panels([Panel(HOSTILE, [Line(HOSTILE, 0, ([1, 2], [1.0, 2.0]))])])
     report.curves({HOSTILE: ([1, 2], [1.0, 2.0])}, HOSTILE + '" onload="alert(1)')
+    report.points([Point(0.5, 0.5, 1)], HOSTILE + '" onload="alert(1)', HOSTILE, HOSTILE)
     page = page_of(report, tmp_path)
     assert "<script" not in page
     assert '" onload="' not in page
-    # title twice, summary, heading, text, five in tables, legend, panel twice, caption twice
-    assert page.count("&lt;script&gt;") == 15
+    # title twice, summary, heading, text, five in tables, legend, panel twice, caption twice, points twice and two axes
+    assert page.count("&lt;script&gt;") == 19
 
 
 def test_drawings_are_part_of_the_page(tmp_path: Path) -> None:
     report = Report("title", "summary")
     report.curves({"loss": ([1, 2, 3], [3.0, 2.0, 1.0]), "other": ([1, 3], [1.0, 1.0])}, "Loss by step.")
     report.confusion(["a", "b"], [[3, 1], [0, 2]], "Truth and answers.")
+    report.points([Point(0.5, 0.4, 3)], "Sure and right.", "sure", "right", diagonal=True)
     page = page_of(report, tmp_path)
-    assert re.findall(r'<svg role="img" aria-label="([^"]+)"', page) == ["Loss by step.", "Truth and answers."]
-    assert re.findall(r"<figcaption>([^<]+)", page) == ["Loss by step.", "Truth and answers."]
+    captions = ["Loss by step.", "Truth and answers.", "Sure and right."]
+    assert re.findall(r'<svg role="img" aria-label="([^"]+)"', page) == captions
+    assert re.findall(r"<figcaption>([^<]+)", page) == captions
 
 
 def test_no_name_is_given_twice(tmp_path: Path) -> None:
     report = Report("title", "summary")
     report.panels([Panel(name, [Line("a", 0, ([1, 2], [1.0, 2.0]), ([2], [1.5]))]) for name in ("one", "two")])
+    for caption in ("sure", "long"):
+        report.points([Point(0.5, 0.4, 3), Point(0.9, 0.8, 1)], caption, "x", "y")
     names = re.findall(r'\bid="([^"]+)"', page_of(report, tmp_path))
     assert names
     assert len(names) == len(set(names))

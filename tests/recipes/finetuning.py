@@ -14,7 +14,7 @@ from litebert.files import read_json
 from litebert.model import Albert, AlbertConfig, pretraining_heads
 from litebert.predict import Model
 from litebert.recipes._demo_data import write_questions, write_tagged
-from litebert.tasks import Mask
+from litebert.tasks import TASKS, Mask
 from litebert.tokenizer import Tokenizer
 from tests.recipes.conftest import WORDS, litebert, make_examples, once, write_csv
 
@@ -22,23 +22,36 @@ EXAMPLES = 23  # the classes are not of the same size
 QUICK = ("--batch-size", 8, "--length", 24, "--device", "cpu")
 
 
+def small_config(tokenizer: Tokenizer) -> AlbertConfig:
+    return AlbertConfig(
+        vocab_size=tokenizer.vocab_size,
+        embedding_size=16,
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
+
+
 def small_start(tokenizer: Tokenizer, factory: pytest.TempPathFactory) -> Path:
     """A model to start from."""
 
     def build(folder: Path) -> None:
-        config = AlbertConfig(
-            vocab_size=tokenizer.vocab_size,
-            embedding_size=16,
-            hidden_size=32,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            intermediate_size=64,
-            max_position_embeddings=64,
-        )
+        config = small_config(tokenizer)
         torch.manual_seed(0)
         Model(Albert(config, pretraining_heads(config)), tokenizer, Mask(), 24).save(folder)
 
     return once(factory, "small-start", build)
+
+
+def untrained(name: str, train: Path, tokenizer: Tokenizer, out: Path) -> Path:
+    """A model whose task follows a file and whose weights are random: it answers, and knows nothing."""
+    kind: Any = TASKS[name]
+    task, config = kind.learn_from(kind.read(train)), small_config(tokenizer)
+    torch.manual_seed(0)
+    Model(Albert(config, {task.head_name: task.head(config)}), tokenizer, task, 24).save(out)
+    return out
 
 
 def small_examples(factory: pytest.TempPathFactory) -> Path:

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import signal
-import sys
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,12 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 import litebert as package
-from litebert.files import read_json
-from litebert.model import Albert, AlbertConfig, pretraining_heads
 from litebert.predict import Model
 from litebert.recipes._demo_data import write_questions, write_tagged
-from litebert.recipes._finetuning import Run
-from litebert.tasks import TASKS, Mask
+from litebert.tasks import TASKS
 from litebert.tasks.answer import AnswerOutput
 from litebert.tasks.choose import ChooseOutput
 from litebert.tasks.classify import ClassifyOutput
@@ -30,11 +22,21 @@ from litebert.tasks.multilabel import MultilabelOutput
 from litebert.tasks.regress import RegressOutput
 from litebert.tasks.tag import TagOutput
 from litebert.tokenizer import Tokenizer
-from litebert.train.loop import Step
 from tests.conftest import peer
 from tests.recipes.conftest import WORDS, litebert, make_examples, once, write_csv
-
-from tests.recipes.finetuning import *
+from tests.recipes.finetuning import (
+    EXAMPLES,
+    FILES,
+    command,
+    finished,
+    logged,
+    small_examples,
+    small_start,
+    taught_once,
+    weights,
+    write_choices,
+    write_jsonl,
+)
 
 LONG = " ".join(example["text"] for example in make_examples(67))  # 402 words
 
@@ -67,8 +69,8 @@ OUTPUTS = {
     "choose": ChooseOutput,
 }
 ASKED: dict[str, list[Any]] = {
-    "answer": [{"question": "where ?", "context": "the parcel went to oslo ."}],
-    "choose": [{"question": "which ?", "options": ["rain", "eggs", "train"]}],
+    "answer": [{"question": "where to", "context": "the parcel went to oslo"}],
+    "choose": [{"question": "which one", "options": ["rain", "eggs", "train"]}],
 }
 
 
@@ -109,8 +111,7 @@ def test_the_best_epoch_is_what_is_saved(taught: tuple[str, Path], capsys: pytes
     found = finished(folder / "out")
     scores = logged(folder / "out", f"validation_{found['metric']}")
     assert max(scores.values()) == found["metrics"][found["metric"]]
-    steps = max(scores) // 3
-    assert scores[found["epoch"] * steps] == max(scores.values())
+    assert scores[found["epoch"] * max(scores) // 3] == max(scores.values())
     measured = evaluated(capsys, folder / "out", next(folder.glob("valid.*")))
     assert measured["task"] == task
     assert measured["metrics"] == pytest.approx(found["metrics"])
@@ -141,19 +142,20 @@ def write_long(task: str, path: Path) -> Path:
     """Examples of which every second one has a text of 400 words."""
     if task == "tag":
         lines = [f"{word} {'B-food' if word in WORDS['food'] else 'O'}" for word in LONG.split()]
-        path.write_text("\n".join(lines[:20] + [""] + lines + [""] + lines[20:40]) + "\n")
+        path.write_text("\n".join([*lines[:20], "", *lines, "", *lines[20:40]]) + "\n")
     elif task == "answer":
         story = LONG + " . it will be sent to oslo ."
-        asked = [{"question": "where ?", "context": text, "answer": "oslo"} for text in (story, story[-40:])]
-        path.write_text("".join(json.dumps(one) + "\n" for one in [*asked, asked[0] | {"question": LONG}] * 2))
+        asked = [{"question": "where to", "context": text, "answer": "oslo"} for text in (story, story[-40:])]
+        write_jsonl(path, [*asked, asked[0] | {"question": LONG}] * 2)
     elif task == "choose":
-        row = {"question": "which ?", "options": ["rain", LONG], "label": 0}
-        path.write_text("".join(json.dumps(one) + "\n" for one in [row, row | {"text": LONG}] * 3))
+        row = {"question": "which one", "options": ["rain", LONG], "label": 0}
+        write_jsonl(path, [row, row | {"text": LONG}] * 3)
     else:
-        labels = {"classify": ["a", "b"], "multilabel": [["a"], ["b", "a"]], "regress": [1, 2]}[task]
+        both: dict[str, list[Any]] = {"classify": ["a", "b"], "multilabel": [["a"], ["b", "a"]], "regress": [1, 2]}
+        labels = both[task]
         rows = [{"text": text, "label": labels[n]} for n, text in enumerate(("the rain", LONG))]
         pair = {"text": LONG, "text_b": LONG, "label": labels[0]}
-        path.write_text("".join(json.dumps(one) + "\n" for one in [*rows, pair] * 3))
+        write_jsonl(path, [*rows, pair] * 3)
     return path
 
 
@@ -165,8 +167,7 @@ def test_long_texts_are_read_in_windows_in_every_task(
     train = write_long(task, tmp_path / ("t.conll" if task == "tag" else "t.jsonl"))
     flags = ("--task", task, "--valid", train, "--epochs", 1, "--batch-size", 32)
     assert litebert(*command(start, train, tmp_path / "out", *flags)) == 0
-    if task != "choose":  # whose every option is a sequence of its own
-        assert "to choose by are read in windows" in capsys.readouterr().err
+    assert "longer texts are read in windows" in capsys.readouterr().err
     assert evaluated(capsys, tmp_path / "out", train)["examples"] > 0
 
 
@@ -211,11 +212,20 @@ def test_bad_rows_of_a_mixed_task_are_listed_too(start: Path, examples: Path, tm
     assert f"{other}, line 3" in (tmp_path / "out" / "skipped.txt").read_text()
 
 
+def test_without_a_length_the_model_reads_what_the_longest_text_needs(start: Path, tmp_path: Path) -> None:
+    train = write_csv(tmp_path / "t.csv", [{"text": word, "label": word} for word in ("rain", "eggs", "butter") * 4])
+    flags = ("--model", start, "--train", train, "--epochs", 1, "--batch-size", 8, "--device", "cpu")
+    assert litebert("finetune", *flags, "--out", tmp_path / "out") == 0
+    model = package.load(tmp_path / "out")
+    longest = max(len(encoding.ids) for encoding in model.tokenizer.encode(["rain", "eggs", "butter"]))
+    assert model.max_length == max(8, longest)
+
+
 # --- strategies -------------------------------------------------------------------------------------------------------
 
 STRATEGIES: list[tuple[object, ...]] = [
     ("--layer-decay-rate", 0.5), ("--depth-factors", 1, 0, 1), ("--scale-embedding", 0.1), ("--unfreeze-steps", 4),
-    ("--layer-weight-decay", 0.5, "--weight-decay", 0.5), ("--weight-decay", 0.5), ("--cold-factor", 1),
+    ("--weight-decay", 0.5), ("--cold-factor", 1),
     ("--bounds", "project", "--bound-max", 0.02), ("--squash", "tanh", "--squash-temperature", 1e-4),
     ("--step-temperature", 0.5), ("--r-drop", 1), ("--adversarial", "freelb"), ("--adversarial", "smart"),
     ("--lora", 2), ("--mixout", 0.5), ("--head", "mlp"), ("--head", "cnn"), ("--head", "lstm"), ("--class-weights",),
@@ -229,12 +239,26 @@ def test_every_strategy_changes_what_is_learned_and_saves_a_whole_model(
 ) -> None:
     assert litebert(*command(start, examples, tmp_path, *flags)) == 0
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path, plain))
-    both = ours.keys() & theirs.keys()
-    assert len(both) > 20
-    assert not all(torch.equal(ours[name], theirs[name]) for name in both if ours[name].shape == theirs[name].shape)
-    measured = finished(tmp_path)["metrics"]["accuracy"]
-    assert litebert("evaluate", "--model", tmp_path, "--data", examples) == 0
-    assert 0 <= measured <= 1
+    encoder = [name for name in theirs if name.startswith("albert.")]
+    assert encoder
+    assert not all(torch.equal(ours[name], theirs[name]) for name in encoder)
+    assert len(package.load(tmp_path).predict(["the rain", "eggs and butter"])) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "without"),
+    [
+        (("--r-drop", 1), ("--dropout", 0.1)),
+        (("--layer-weight-decay", 0.5, "--weight-decay", 0.5), ("--weight-decay", 0.5)),
+    ],
+    ids=lambda flags: flags[0],
+)
+def test_a_strategy_does_more_than_what_it_brings_along(
+    start: Path, examples: Path, tmp_path: Path, flags: tuple[object, ...], without: tuple[object, ...]
+) -> None:
+    for name, given in {"with": flags, "without": without}.items():
+        assert litebert(*command(start, examples, tmp_path / name, *given)) == 0
+    assert weights(tmp_path / "with") != weights(tmp_path / "without")
 
 
 def test_a_crf_is_learned_with_its_tags(start: Path, tmp_path: Path) -> None:
@@ -313,7 +337,9 @@ def test_a_mixed_task_helps_and_leaves_no_head_behind(
 
 
 def test_a_mixed_task_of_the_same_kind_has_its_own_head(start: Path, examples: Path, tmp_path: Path) -> None:
-    other = write_csv(tmp_path / "o.csv", [{"text": word, "label": word} for word in "rain eggs train map".split() * 3])
+    other = write_csv(
+        tmp_path / "o.csv", [{"text": word, "label": word} for word in ["rain", "eggs", "train", "map"] * 3]
+    )
     assert litebert(*command(start, examples, tmp_path / "out", "--mix", f"classify={other}")) == 0
     assert package.load(tmp_path / "out").task.labels == sorted(WORDS)  # type: ignore[union-attr]
 
@@ -336,17 +362,17 @@ MISTAKES: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
     "a mixed file that is not there": (("--mix", "tag=nope.conll"), ("nope.conll", "check the path")),
     "joint classification": (("--head", "joint"), ("head='joint'",)),
     "convolutions for questions": (("--task", "answer", "--train", "QUESTIONS", "--head", "cnn"), ("head='cnn'",)),
-    "another head to choose": (("--task", "choose", "--train", "CHOICES", "--head", "mlp"), ("head='mlp'", "leave it")),
+    "another head to choose": (("--task", "choose", "--train", "CHOICES", "--head", "mlp"), ("head='mlp'", "linear")),
     "seeds and a search": (("--seeds", 2, "--search", 2), ("seeds and search are two runs",)),
     "two readings that are one": (("--r-drop", 1, "--dropout", 0), ("r_drop", "dropout=0; leave it out")),
     "two that read several times": (("--r-drop", 1, "--adversarial", "freelb"), ("r_drop and freelb",)),
     "an empty valid file": (("--valid", "EMPTY"), ("empty.csv", "holds no examples")),
-    "an unreadable test file": (("--test", "UNREADABLE", "--skip-bad"), ("unreadable.csv", "holds no examples")),
+    "an unreadable test file": (("--test", "UNREADABLE", "--skip-bad"), ("unreadable.csv", "no example can be read")),
     "factors for other passes": (("--depth-factors", 1, 1), ("depth_factors has 2 numbers for 3 passes",)),
     "no smoothing": (("--label-smoothing", 1), ("label_smoothing=1.0", "below 1")),
     "a view of the bounds": (("--bounds", "view"), ("bounds=view", "--bounds project")),
     "a tag that training lacks": (
-        ("--task", "tag", "--train", "TAGGED", "--valid", "TAGS"), ("tags.conll, line 2", "'animal'", "correct it")
+        ("--task", "tag", "--train", "TAGGED", "--valid", "TAGS"), ("tags.conll, line 3", "'animal'", "correct it")
     ),
     "a label that training lacks": (
         ("--task", "multilabel", "--valid", "LABELS"), ("labels.csv, line 3", "'snow'", "correct it")
@@ -361,7 +387,7 @@ def files(tmp_path: Path, examples: Path) -> dict[str, str]:
     contents = {
         "EMPTY": ("empty.csv", "text,label\n"),
         "UNREADABLE": ("unreadable.csv", "text,label\na,\n"),
-        "TAGS": ("tags.conll", "a O\nlamb B-animal\n"),
+        "TAGS": ("tags.conll", "a O\n\nthe O\nlamb B-animal\n"),
         "LABELS": ("labels.csv", "text,label\na,food\nb,snow|food\n"),
         "NUMBERS": ("numbers.csv", "text,label\n" + "a,1\nb,2\n" * 6),
     }
@@ -371,11 +397,10 @@ def files(tmp_path: Path, examples: Path) -> dict[str, str]:
         "FILE": examples,
         "TAGGED": write_tagged(tmp_path / "tagged.conll", 16, "0"),
         "QUESTIONS": write_questions(tmp_path / "q.json", 4, "0"),
-        "CHOICES": write_choices(tmp_path / "c.jsonl", 0),
+        "CHOICES": write_choices(tmp_path / "c", 0),
     }
-    return {key: str(path) for key, path in made.items()} | {
-        key: str(tmp_path / name) for key, (name, _) in contents.items()
-    }
+    written = {key: tmp_path / name for key, (name, _) in contents.items()}
+    return {key: str(path) for key, path in (made | written).items()}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

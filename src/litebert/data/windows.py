@@ -21,6 +21,8 @@ class Window:
     """The token of that text that stands there."""
     end: int
     """The first token of it that is no longer here."""
+    total: int = 0
+    """How many tokens it has."""
 
 
 def windows_of(
@@ -64,4 +66,4 @@ def _framed(texts: Sequence[list[int]], over: int, start: int, end: int, tokeniz
         shown = [*(text[start:end] if number == over else text), tokenizer.sep_id]
         ids += shown
         type_ids += [number] * len(shown)
-    return Window(ids, type_ids, column, start, end)
+    return Window(ids, type_ids, column, start, end, len(texts[over]))

@@ -146,7 +146,9 @@ def draw_points(points: Sequence[Point], caption: str, x_label: str, y_label: st
         axes.plot([0, 1], [0, 1], color=COLOURS["quiet"][0], linewidth=0.8, linestyle=(0, (4, 3)))
     axes.plot([point.x for point in points], [point.y for point in points], color=colour, linewidth=1.2)
     sizes = [12 + 110 * point.count / most for point in points]
-    axes.scatter([point.x for point in points], [point.y for point in points], s=sizes, color=colour, zorder=3, clip_on=False)
+    axes.scatter(
+        [point.x for point in points], [point.y for point in points], s=sizes, color=colour, zorder=3, clip_on=False
+    )
     axes.set(ylim=(-0.04, 1.04), xlabel=x_label, ylabel=y_label)
     if diagonal:
         axes.set_xlim(-0.04, 1.04)

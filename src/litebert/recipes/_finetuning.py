@@ -24,7 +24,7 @@ from litebert.train.log import RunLog
 from litebert.train.loop import Step, train
 from litebert.train.mixout import Mixout
 from litebert.train.optimizers import adamw, warmup_linear
-from litebert.train.strategies import attenuate, fitted, project, tune, unfreeze, weight_at
+from litebert.train.strategies import attenuate, project, tune, unfreeze, weight_at
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,8 +98,7 @@ class Run:
         self.plan, self.config, self.last = plan, plan.config, last
         self.model = plan.model()
         self.albert = self.model.albert
-        shape = self.albert.config
-        self.strategies = fitted(plan.config, shape.num_hidden_layers, shape.initializer_range)
+        self.strategies = plan.strategies
         depths = {f"encoder.{name}": users for name, users in self.albert.encoder.depths_of().items()}
         self.optimizer = adamw(
             self.albert, weight_decay=self.config.weight_decay, tuning=tune(self.strategies, self.albert, depths)
@@ -125,6 +124,8 @@ class Run:
             start = self.checkpoints.load_latest(plan.decisive) if config.resume else 0
             if start:
                 self._restore(self.checkpoints.state)
+                if self._waited(start) is not None:  # it had seen enough already
+                    return True
             with RunLog(config.out, plan.console, "finetune", start=start) as self.log:
                 try:
                     return train(
@@ -224,10 +225,16 @@ class Run:
         if step.stopping or self.plan.saving.due(step.done):
             self.log.flush()
             self.checkpoints.save(step.done, self.plan.decisive, state=self._state())
-        waited = step.done // self.plan.epoch_steps - self.improved
-        if self.config.patience and self.best and waited >= self.config.patience and step.done < step.total:
+        waited = self._waited(step.done)
+        if waited is not None:
             self.log.say(f"no better score for {waited} epochs: stopping (--patience)")
             raise EnoughError
+
+    def _waited(self, done: int) -> int | None:
+        """For how many epochs nothing has become better, if that is enough."""
+        waited = done // self.plan.epoch_steps - self.improved
+        enough = self.config.patience and self.best and waited >= self.config.patience and done < self.plan.steps
+        return waited if enough else None
 
     def _state(self) -> dict[str, Any]:
         collapse = None if self.collapse is None else self.collapse.state()

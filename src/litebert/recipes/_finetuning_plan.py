@@ -13,15 +13,17 @@ from rich.console import Console
 
 from litebert.data.batches import Batch, Example, collate, epoch_batches, steps_per_epoch
 from litebert.data.labelled import Source
+from litebert.data.windows import Window
 from litebert.errors import ConfigError, DataError
 from litebert.files import atomic_write, sha256_of
-from litebert.model import Albert
+from litebert.model import Albert, AlbertConfig
 from litebert.predict import Model, load
 from litebert.recipes._shared import write_run
 from litebert.tasks import TASKS, TrainableTask
 from litebert.train.optimizers import warmup_linear
 from litebert.train.runtime import pick_device
 from litebert.train.saving import SaveEvery
+from litebert.train.strategies import fitted
 
 if TYPE_CHECKING:
     from litebert.recipes.finetune import Config
@@ -67,20 +69,20 @@ class Plan:
             records, self.held_out = split(records, self.task, config.seed, config.train)
         else:
             self.held_out = type(self.task).read(config.valid, self.source)
-            if not self.held_out:
-                raise DataError(f"{config.valid}: holds no examples that can be read; look at {config.out}/skipped.txt")
         self.tested: list[Any] = [] if config.test is None else type(self.task).read(config.test, self.source)
-        for some in (self.held_out, self.tested):
+        for given, some in ((config.valid, self.held_out), (config.test, self.tested)):
+            if given is not None and not some:
+                raise DataError(f"{given}: no example can be read, the last because: {self.source.skipped[-1]}")
             self.task.check(some)  # a label that training has not seen is found before training, not after
         self.start_from = load(config.model)
         self.length = self._checked_length()
         self.lessons = [self._lesson(self.task, records, 0)]
-        for number, given in enumerate(config.mix, start=1):
-            name, _, path = given.partition("=")
+        for number, mixed in enumerate(config.mix, start=1):
+            name, _, path = mixed.partition("=")
             if name not in TASKS or not issubclass(TASKS[name], TrainableTask) or not path:
-                raise ConfigError(f"mix={given!r} must be a task and a file, such as tag=train.conll")
-            learned = _learned(name, Path(path), Source(skip_bad=config.skip_bad))
-            self.lessons.append(self._lesson(*learned, number))
+                raise ConfigError(f"mix={mixed!r} must be a task and a file, such as tag=train.conll")
+            source = Source(skip_bad=config.skip_bad, skipped=self.source.skipped)
+            self.lessons.append(self._lesson(*_learned(name, Path(path), source), number))
         self.questions = self.task.features(self.held_out, self.start_from.tokenizer, self.length)
         if config.length is None:  # no more than some text needs: then none is read in windows, and nothing changes
             texts = [*self.questions, *(example for lesson in self.lessons for example in lesson.examples)]
@@ -93,9 +95,11 @@ class Plan:
         self.rate = usual_rate(self.start_from) if config.learning_rate is None else config.learning_rate
         warmup_linear(self.rate, self.steps)  # refuses what is no rate, before anything is written
         self.saving = SaveEvery.parse(config.save_every, self.epoch_steps)
-        self.decisive = {k: str(v) for k, v in asdict(config).items() if k not in UNDECISIVE}
+        self.decisive = settings_of_run(asdict(config))
         files = [config.train, config.valid, config.test, *(Path(given.partition("=")[2]) for given in config.mix)]
         self.decisive |= {f"content of {path}": _hash(path) for path in files if path is not None}
+        self.shape = self._checked_shape()
+        self.strategies = fitted(config, self.shape.num_hidden_layers, self.shape.initializer_range)
         write_run(config.out, "finetune", config)
         self._introduce()
 
@@ -110,8 +114,8 @@ class Plan:
             answers = best.answer_records(self.tested)
         return task.metrics(self.tested, answers), task.baseline(self.tested)
 
-    def model(self) -> Model:
-        """The model that is to learn, as it is before the first step."""
+    def _checked_shape(self) -> AlbertConfig:
+        """The shape of the model that is to learn."""
         config = self.config
         changes: dict[str, Any] = {}
         dropout = 0.1 if config.dropout is None and config.r_drop else config.dropout
@@ -122,7 +126,11 @@ class Plan:
         before = self.start_from.config.lora_rank
         if config.lora and before not in (0, config.lora):
             raise ConfigError(f"lora={config.lora}, but {config.model} has changes of rank {before}; give that, or 0")
-        shape = replace(self.start_from.config, **changes)
+        return replace(self.start_from.config, **changes)
+
+    def model(self) -> Model:
+        """The model that is to learn, as it is before the first step."""
+        config, shape = self.config, self.shape
         torch.manual_seed(config.seed)
         albert = Albert(shape, {lesson.task.head_name: lesson.task.head(shape) for lesson in self.lessons})
         albert.encoder.load_state_dict(self.start_from.encoder.state_dict(), strict=not config.lora)
@@ -141,9 +149,8 @@ class Plan:
     def _lesson(self, task: TrainableTask[Any, Any], records: list[Any], number: int) -> Lesson:
         examples = task.labelled(records, task.features(records, self.start_from.tokenizer, self.length))
         if not examples:
-            raise DataError(
-                f"{self.config.train}: no example is left to learn from; look at {self.config.out}/skipped.txt"
-            )
+            reasons = [*self.source.skipped, *getattr(task, "left_out", ["there is none"])]
+            raise DataError(f"{self.config.train}: no example is left to learn from, the first because: {reasons[0]}")
         if number:
             task.head_name = f"mix_{number}"  # type: ignore[misc]  # two tasks of one kind have two heads
         return Lesson(task, records, examples, self.config.seed + number)
@@ -157,11 +164,11 @@ class Plan:
         )
         lengths = np.array([sum(len(s.ids) for s in example.sequences) for example in lesson.examples])
         half, most = np.percentile(lengths, [50, 95])
-        long = sum(len(example.sequences) > 1 for example in self.questions) if config.task != "choose" else 0
+        texts = [*lesson.examples, *self.questions]
+        long = any(map(_is_cut, texts))
         say(
             f"tokens per example: half have {half:.0f} or fewer, 95 % {most:.0f}, the longest {lengths.max():,}; "
-            f"the model reads {self.length} at once"
-            + (f", so {long:,} of the {len(self.questions):,} to choose by are read in windows" if long else "")
+            f"the model reads {self.length} at once" + (", and longer texts are read in windows" if long else "")
         )
         before = self.start_from.task
         if before is not None and before.name not in ("mask", ""):
@@ -172,10 +179,22 @@ class Plan:
             say("r_drop: dropout is 0.1 in this run, because two readings must differ")
         for remark in lesson.task.remarks(lesson.records):
             say(remark)
-        left_out = [*self.source.skipped, *getattr(self.task, "left_out", [])]
+        left_out = [*self.source.skipped, *(line for one in self.lessons for line in getattr(one.task, "left_out", []))]
         if left_out:
             atomic_write(config.out / "skipped.txt", "\n".join(left_out) + "\n")
             say(f"{len(left_out):,} left out, the first: {left_out[0]}; all are listed in {config.out / 'skipped.txt'}")
+
+
+def _is_cut(example: Example) -> bool:
+    """Is one of its sequences a stretch of a text, and not all of it?"""
+    windows = [sequence for sequence in example.sequences if isinstance(sequence, Window)]
+    return any(window.start or window.end < window.total for window in windows)
+
+
+def settings_of_run(config: dict[str, Any]) -> dict[str, str]:
+    """What must be the same when a run is resumed."""
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in config.items()}  # as JSON has it
+    return {name: str(value) for name, value in plain.items() if name not in UNDECISIVE}
 
 
 def usual_rate(model: Model) -> float:

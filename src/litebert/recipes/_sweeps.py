@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from litebert.errors import require_extra
+from litebert.errors import CheckpointError, ConfigError, require_extra
 from litebert.files import read_json, write_json
 from litebert.recipes._finetuning import Result, finetune
-from litebert.recipes._finetuning_plan import usual_rate
+from litebert.recipes._finetuning_plan import settings_of_run, usual_rate
 from litebert.recipes._shared import write_run
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ BATCHES = (16, 32, 64)
 
 def sweep(config: Config, console: Console) -> Result | None:
     """One run per seed; the best by validation becomes the model in --out."""
+    _refuse_former(config, "seed-*")
     runs = []
     for seed in range(config.seed, config.seed + config.seeds):
         console.print(f"\nseed {seed}", style="bold")
@@ -51,6 +52,7 @@ def search(config: Config, console: Console) -> Result | None:
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     usual = config.learning_rate or usual_rate(load(config.model))
+    _refuse_former(config, "trial-*")
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=config.seed))
     runs: list[tuple[Config, Result]] = []
     for number in range(config.search):
@@ -79,9 +81,19 @@ def _run(config: Config, console: Console) -> Result | None:
     """One of the runs, or what it came to if it is done already."""
     finished = config.out / "finished.json"
     if finished.is_file():
+        before, now = (settings_of_run(one) for one in (read_json(config.out / "run.json")["config"], asdict(config)))
+        changed = [f"{name} (was {before.get(name)}, is {now[name]})" for name in now if before.get(name) != now[name]]
+        if changed:
+            raise CheckpointError(f"{config.out}: made with other settings: {', '.join(changed)}; use another --out")
         return Result(**read_json(finished))
     # those that the interrupted command had not begun have nothing to resume
     return finetune(replace(config, resume=config.resume and (config.out / "checkpoints").is_dir()), console)
+
+
+def _refuse_former(config: Config, pattern: str) -> None:
+    former = sorted(config.out.glob(pattern))
+    if former and not config.resume:
+        raise ConfigError(f"{config.out} already holds {former[0].name} of a former run; --resume goes on with it")
 
 
 def _keep(config: Config, runs: Sequence[tuple[Config, Result]], summary: dict[str, Any]) -> Result:

@@ -175,7 +175,9 @@ def _print_one(console: Console, found: Evaluation, errors: int) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    console.print(f"{found.model} on {found.data}, {found.examples:,} examples", highlight=False, markup=False)
+    console.print(
+        f"{found.model} on {found.data}, {found.examples:,} examples", highlight=False, markup=False, soft_wrap=True
+    )
     table = Table()
     for name in ("metric", "value", "without reading"):
         table.add_column(name, justify="left" if name == "metric" else "right")
@@ -201,7 +203,9 @@ def _print_one(console: Console, found: Evaluation, errors: int) -> None:
             wrong.add_row(escape(one.truth[:80]), escape(one.answer[:80]), sure, escape(one.text[:300]))
         console.print(wrong)
     if found.skipped:
-        console.print(f"{len(found.skipped):,} rows left out: {found.skipped[0]}", highlight=False, markup=False)
+        console.print(
+            f"{len(found.skipped):,} rows left out: {found.skipped[0]}", highlight=False, markup=False, soft_wrap=True
+        )
 
 
 def _print_matrix(console: Console, found: list[list[Evaluation]]) -> None:

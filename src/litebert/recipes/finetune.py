@@ -85,7 +85,7 @@ class Run:
     seeds: int = 1
     """Do it with so many seeds, report mean and spread, and keep the one that validates best."""
     search: int = 0
-    """Try so many settings of rate, batch and epochs, and keep the best; with every seed the same trials."""
+    """Try so many settings of rate, batch size and layer decay, and keep the best."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """auto: bf16 on a GPU, fp32 on a CPU."""
     save_every: str = "1epoch"
@@ -120,7 +120,9 @@ class Config(Strategies, Run):
                 raise ConfigError(f"{name} is for --task {task}, and this is {self.task}; leave it out")
         heads = HEADS_OF.get(self.task, ("linear",))
         if self.head not in heads:
-            raise ConfigError(f"head={self.head!r} is not for --task {self.task}, which has {', '.join(heads)}")
+            raise ConfigError(
+                f"head={self.head!r} is not for --task {self.task}, which has {', '.join(heads)}; leave it out"
+            )
         if self.seeds > MAX_SEEDS or self.search > 1000:
             raise ConfigError(f"seeds={self.seeds}, search={self.search}: at most {MAX_SEEDS} and 1,000")
         if self.seeds > 1 and self.search:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from litebert.predict import Model
 
 GATHERED = 16  # batches that are read before they are answered, if they are there
-Item = tuple[str, Any]
-"""Where it stood, and what it is; None for a blank line."""
+BLANK = object()
+"""A blank line."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def run(config: Config) -> None:
     from litebert.train.runtime import pick_device
 
     model = load(config.model).to(pick_device(config.device))
-    items = _items(config.input, model)
+    items = _records(config.input, model)
     count = 0
     with ExitStack() as stack:
         if config.output == "-":
@@ -63,10 +63,9 @@ def run(config: Config) -> None:
         else:
             out = stack.enter_context(stack.enter_context(replacing(Path(config.output))).open("w", encoding="utf-8"))
         for some in _chunks(items, config.batch_size * GATHERED):
-            records = [model.parse(item, where) for where, item in some if item is not None]
-            answers = iter(model.answer_records(records, config.batch_size))
-            for _, item in some:
-                answer = None if item is None else asdict(next(answers))
+            answers = iter(model.answer_records([record for record in some if record is not BLANK], config.batch_size))
+            for record in some:
+                answer = None if record is BLANK else asdict(next(answers))
                 out.write(json.dumps(answer, ensure_ascii=False) + "\n")
             out.flush()  # a pipe's reader sees every batch as it is done
             count += len(some)
@@ -74,15 +73,15 @@ def run(config: Config) -> None:
         make_console().print(f"{count:,} answers in {config.output}", highlight=False, markup=False)
 
 
-def _chunks(items: Iterator[Item], most: int) -> Iterator[list[Item]]:
+def _chunks(records: Iterator[Any], most: int) -> Iterator[list[Any]]:
     """Whatever has come in, up to so many: in a slow pipe a line is answered when it comes, and a file is read in
     chunks large enough to find neighbours of similar length."""
-    waiting: queue.Queue[Item | BaseException | None] = queue.Queue(maxsize=most)
+    waiting: queue.Queue[Any] = queue.Queue(maxsize=most)
 
     def read() -> None:
         try:
-            for item in items:
-                waiting.put(item)
+            for record in records:
+                waiting.put(record)
             waiting.put(None)
         except BaseException as error:  # noqa: BLE001  # it is raised again where somebody listens
             waiting.put(error)
@@ -90,28 +89,28 @@ def _chunks(items: Iterator[Item], most: int) -> Iterator[list[Item]]:
     threading.Thread(target=read, daemon=True).start()
     ended = False
     while not ended:
-        chunk: list[Item] = []
+        chunk: list[Any] = []
         while not ended and len(chunk) < most and (not chunk or not waiting.empty()):
-            item = waiting.get()
-            if isinstance(item, BaseException):
+            record = waiting.get()
+            if isinstance(record, BaseException):
                 if chunk:
                     yield chunk  # what came before the mistake is answered
-                raise item
-            ended = item is None
-            if item is not None:
-                chunk.append(item)
+                raise record
+            ended = record is None
+            if not ended:
+                chunk.append(record)
         if chunk:
             yield chunk
 
 
-def _items(source: str, model: Model) -> Iterator[Item]:
-    """(where it stood, item) for every line or row; None for a blank line, so that answers keep step with lines."""
+def _records(source: str, model: Model) -> Iterator[Any]:
+    """The task's record for every line or row, or BLANK, so that answers keep step with lines."""
     from litebert.data.corpus import decode_line
     from litebert.data.labelled import TABLES, format_of, read_text
 
     name = "standard input" if source == "-" else source
     if source != "-" and format_of(Path(source)) in TABLES:
-        yield from model.items_of(Path(source))
+        yield from (model.parse(item, where) for where, item in model.items_of(Path(source)))
         return
     lines: Iterable[str]
     if source == "-":
@@ -120,7 +119,7 @@ def _items(source: str, model: Model) -> Iterator[Item]:
         lines = io.StringIO(read_text(Path(source)))
     for number, line in enumerate(lines, start=1):
         where = f"{name}, line {number}"
-        yield where, _parse_line(line.strip(), where) if line.strip() else None
+        yield model.parse(_parse_line(line.strip(), where), where) if line.strip() else BLANK
 
 
 def _parse_line(line: str, where: str) -> Any:

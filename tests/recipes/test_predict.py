@@ -1,0 +1,174 @@
+"""Prediction through the command line: pipes, files of every task, the order of answers, mistakes on the way."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import select
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import litebert as package
+from litebert.recipes._demo_data import write_questions
+from litebert.tokenizer import Tokenizer
+from tests.recipes.conftest import Flow, litebert, make_examples
+from tests.recipes.finetuning import untrained, write_choices, write_jsonl
+
+PATIENCE_SECONDS = 120  # of a reader, on a machine with much else to do
+
+
+def answered(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[Any]:
+    capsys.readouterr()
+    assert litebert("predict", *arguments) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def ask(content: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a text on standard input."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content.encode("utf-8"))))
+
+
+def next_line(pipe: io.BufferedReader) -> bytes:
+    """The next line of a pipe; a failure, and not a hang, where none comes."""
+    ready, _, _ = select.select([pipe], [], [], PATIENCE_SECONDS)
+    assert ready, "no answer came"
+    return pipe.readline()
+
+
+def test_in_a_slow_pipe_a_line_is_answered_before_the_next_one_comes(flow: Flow) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "litebert", "predict", "--model", str(flow.classifier), "--device", "cpu"],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""},  # as a user's shell has it
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        for text in (b"rain and thunder\n", b"eggs and butter\n"):
+            process.stdin.write(text)
+            assert "label" in json.loads(next_line(process.stdout))  # type: ignore[arg-type]
+        process.stdin.close()
+        assert next_line(process.stdout) == b""  # type: ignore[arg-type]
+        assert process.wait(PATIENCE_SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def close(one: Any, other: Any) -> bool:
+    """The same answer, whatever it was padded with."""
+    same = one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-4)
+    return bool(one["label"] == other["label"] and same)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_answers_keep_the_order_of_short_and_long_lines(
+    flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str], batch_size: int
+) -> None:
+    words = [example["text"] for example in make_examples(60)]
+    lines = [" ".join(words[: 1 + 7 * (n % 3)]) if n % 2 else words[n].split()[0] for n in range(40)]
+    lines.insert(5, "")
+    (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
+    arguments = ("--model", flow.classifier, "--input", tmp_path / "in.txt", "--batch-size", batch_size)
+    found = answered(capsys, *arguments)
+    assert [answer is None for answer in found] == [not line for line in lines]
+    model = package.load(flow.classifier)
+    alone = {line: asdict(model.predict([line])[0]) for line in set(lines) - {""}}
+    assert all(close(answer, alone[line]) for answer, line in zip(found, lines, strict=True) if line)
+
+
+@pytest.mark.parametrize("labelled", [True, False], ids=["labelled", "not labelled"])
+def test_the_questions_of_a_squad_file_are_answered(
+    tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str], labelled: bool
+) -> None:
+    path = write_questions(tmp_path / "q.json", 3, "0")
+    model = untrained("answer", path, tokenizer, tmp_path / "model")
+    content = json.loads(path.read_text(encoding="utf-8"))
+    asked = [
+        (question["question"], paragraph["context"])
+        for paragraph in content["data"][0]["paragraphs"]
+        for question in paragraph["qas"]
+    ]
+    if not labelled:
+        for paragraph in content["data"][0]["paragraphs"]:
+            paragraph["qas"] = [{"question": question["question"]} for question in paragraph["qas"]]
+        path.write_text(json.dumps(content), encoding="utf-8")
+    found = answered(capsys, "--model", model, "--input", path)
+    assert len(found) == len(asked) == 12
+    expected = [asdict(answer) for answer in package.load(model).predict(asked)]
+    assert [answer["text"] for answer in found] == [answer["text"] for answer in expected]
+    for answer, (_, context) in zip(found, asked, strict=True):
+        assert context[answer["start"] : answer["end"]] == answer["text"]
+
+
+@pytest.mark.parametrize("labelled", [True, False], ids=["labelled", "not labelled"])
+def test_the_questions_of_a_dream_file_are_answered(
+    tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str], labelled: bool
+) -> None:
+    model = untrained("choose", write_choices(tmp_path / "c", 0), tokenizer, tmp_path / "model")
+    choice = ["rain", "eggs", "the train"]
+    known: dict[str, Any] = {"choice": choice} | ({"answer": "eggs"} if labelled else {})
+    questions = [known | {"question": question} for question in ("what fell", "what was it")]
+    (tmp_path / "dream.json").write_text(json.dumps([[["m the rain", "w and eggs"], questions, "1-2"]] * 2))
+    found = answered(capsys, "--model", model, "--input", tmp_path / "dream.json")
+    assert len(found) == 4
+    assert found[0] == found[2]
+    assert found[0]["probabilities"] != found[1]["probabilities"]
+    assert all(answer["option"] == choice[answer["choice"]] for answer in found)
+    assert all(sum(answer["probabilities"]) == pytest.approx(1, abs=1e-5) for answer in found)
+    passage = {"text": "m the rain\nw and eggs", "question": "what fell", "options": choice}
+    (expected,) = package.load(model).predict([passage])
+    assert found[0]["probabilities"] == pytest.approx(expected.probabilities, abs=1e-5)
+
+
+def test_choices_come_as_lines_too(
+    tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_choices(tmp_path / "c", 0)
+    model = untrained("choose", path, tokenizer, tmp_path / "model")
+    from_file = answered(capsys, "--model", model, "--input", path)
+    ask(path.read_text(encoding="utf-8"), monkeypatch)
+    assert answered(capsys, "--model", model) == from_file
+
+
+MISTAKES = {"half an object": '{"text"', "no text": '{"txt": "rain"}', "a number": '{"text": 7}'}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("source", ["-", "in.txt"])
+def test_what_came_before_a_mistake_is_answered(
+    flow: Flow,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    mistake: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = "the rain\n\n" + json.dumps({"text": "eggs"}) + "\n" + MISTAKES[mistake] + "\nthe train\n"
+    Path("in.txt").write_text(lines)
+    ask(lines, monkeypatch)
+    capsys.readouterr()
+    assert litebert("predict", "--model", flow.classifier, "--input", source) == 2
+    said = capsys.readouterr()
+    assert [json.loads(line) is None for line in said.out.splitlines()] == [False, True, False]
+    assert f"{'standard input' if source == '-' else source}, line 4: " in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_a_mistake_in_a_table_leaves_no_file(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = write_jsonl(tmp_path / "t.jsonl", [{"text": "the rain"}, {"txt": "eggs"}])
+    out = tmp_path / "out.jsonl"
+    capsys.readouterr()
+    assert litebert("predict", "--model", flow.classifier, "--input", rows, "--output", out) == 2
+    assert f"{rows}, line 2: no text" in capsys.readouterr().err
+    assert not out.exists()
