@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from litebert.data.batches import Batch, Example, by_length, collate
+from litebert.data.labelled import Source
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.interop.huggingface import Folder, load_folder, save_folder
 from litebert.model import Albert, AlbertConfig, Encoder
@@ -99,9 +100,9 @@ class Model:
         """The task's input record for what a user gives; `where` names it in errors."""
         return self._task().parse(item, where)
 
-    def items_of(self, path: Path) -> Iterator[tuple[str, Any]]:
+    def items_of(self, path: Path, source: Source) -> Iterator[tuple[str, Any]]:
         """Where it stands and what it is, for all that a file asks of this model's task."""
-        return self._task().items_of(path)
+        return self._task().items_of(path, source)
 
     def answer_records(self, records: Sequence[Any], batch_size: int = 32) -> list[Any]:
         """`predict` for input records."""

@@ -99,7 +99,7 @@ def test_every_task_is_in_these_tests() -> None:
 
 def test_a_finished_run_says_what_it_came_to(taught: tuple[str, Path]) -> None:
     found = finished(taught[1] / "out")
-    assert set(found) == {"metric", "metrics", "epoch", "seconds", "test", "baseline"}
+    assert set(found) == {"metric", "metrics", "epoch", "seconds", "test", "baseline", "rate", "collapsed", "decisive"}
     assert found["metric"] == TASKS[taught[0]].metric  # type: ignore[attr-defined]
     assert found["metric"] in found["metrics"]
     assert 1 <= found["epoch"] <= 3
@@ -114,7 +114,7 @@ def test_the_best_epoch_is_what_is_saved(taught: tuple[str, Path], capsys: pytes
     assert scores[found["epoch"] * max(scores) // 3] == max(scores.values())
     measured = evaluated(capsys, folder / "out", next(folder.glob("valid.*")))
     assert measured["task"] == task
-    assert measured["metrics"] == pytest.approx(found["metrics"])
+    assert measured["metrics"] == pytest.approx(found["metrics"], rel=1e-4)
 
 
 def test_the_test_file_gets_what_evaluate_says_of_it(
@@ -122,7 +122,7 @@ def test_the_test_file_gets_what_evaluate_says_of_it(
 ) -> None:
     found = finished(taught[1] / "out")
     measured = evaluated(capsys, taught[1] / "out", next(taught[1].glob("test.*")))
-    assert found["test"] == pytest.approx(measured["metrics"])
+    assert found["test"] == pytest.approx(measured["metrics"], rel=1e-4)
     assert found["baseline"] == measured["baseline"]
 
 
@@ -212,13 +212,11 @@ def test_bad_rows_of_a_mixed_task_are_listed_too(start: Path, examples: Path, tm
     assert f"{other}, line 3" in (tmp_path / "out" / "skipped.txt").read_text()
 
 
-def test_without_a_length_the_model_reads_what_the_longest_text_needs(start: Path, tmp_path: Path) -> None:
+def test_the_length_of_a_taught_model_is_that_of_the_one_it_came_from(start: Path, tmp_path: Path) -> None:
     train = write_csv(tmp_path / "t.csv", [{"text": word, "label": word} for word in ("rain", "eggs", "butter") * 4])
     flags = ("--model", start, "--train", train, "--epochs", 1, "--batch-size", 8, "--device", "cpu")
     assert litebert("finetune", *flags, "--out", tmp_path / "out") == 0
-    model = package.load(tmp_path / "out")
-    longest = max(len(encoding.ids) for encoding in model.tokenizer.encode(["rain", "eggs", "butter"]))
-    assert model.max_length == max(8, longest)
+    assert package.load(tmp_path / "out").max_length == package.load(start).max_length
 
 
 # --- strategies -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from litebert.files import read_json
-from litebert.recipes._finetuning import Run
+from litebert.recipes._finetuning import Attempt
 from litebert.tokenizer import Tokenizer
 from litebert.train.loop import Step
 from tests.conftest import peer
@@ -38,12 +38,27 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_that_no_longer_improves_ends_after_its_patience(
     start: Path, examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], patience: int, epochs: int
 ) -> None:
-    flags = ("--epochs", 5, "--patience", patience, "--learning-rate", 1e-12)
+    # of this metric it is not known what an answer without reading gets, so waiting counts from the start
+    flags = ("--epochs", 5, "--patience", patience, "--learning-rate", 1e-12, "--metric", "macro_f1")
     assert litebert(*command(start, examples, tmp_path, *flags)) == 0
     said = f"no better score for {patience} epochs: stopping (--patience)"
     assert (said in capsys.readouterr().err) == (patience > 0)
     assert (said in logged(tmp_path, "event").values()) == (patience > 0)
     assert list(logged(tmp_path, "validation_accuracy")) == [3 * (epoch + 1) for epoch in range(epochs)]
+
+
+def test_nobody_gives_up_before_something_is_learned(start: Path, examples: Path, tmp_path: Path) -> None:
+    flags = ("--epochs", 5, "--patience", 1, "--learning-rate", 1e-12)
+    assert litebert(*command(start, examples, tmp_path, *flags)) == 0
+    assert finished(tmp_path)["metrics"]["accuracy"] <= finished(tmp_path)["baseline"]["accuracy"]
+    assert len(logged(tmp_path, "validation_accuracy")) == 5
+
+
+def test_a_metric_that_does_not_exist_is_refused_with_those_that_do(
+    start: Path, examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert litebert(*command(start, examples, tmp_path, "--metric", "f2")) == 2
+    assert "metric='f2' is none of accuracy, macro_f1" in capsys.readouterr().err
 
 
 def test_of_equal_epochs_the_one_that_learned_longer_is_kept(start: Path, examples: Path, tmp_path: Path) -> None:
@@ -55,7 +70,7 @@ def test_of_equal_epochs_the_one_that_learned_longer_is_kept(start: Path, exampl
 
 def test_a_run_that_stopped_early_stays_so_when_it_is_resumed(start: Path, examples: Path, tmp_path: Path) -> None:
     """Killed after the last epoch, before it wrote what it came to."""
-    flags = ("--epochs", 9, "--patience", 1, "--learning-rate", 1e-12, "--batch-size", 64)
+    flags = ("--epochs", 9, "--patience", 1, "--learning-rate", 1e-12, "--batch-size", 64, "--metric", "macro_f1")
     assert litebert(*command(start, examples, tmp_path, *flags)) == 0
     before = weights(tmp_path), finished(tmp_path)["epoch"]
     (tmp_path / "finished.json").unlink()
@@ -113,21 +128,21 @@ def test_a_healthy_run_is_not_begun_again(start: Path, tmp_path: Path, capsys: p
 # --- kill -9 ----------------------------------------------------------------------------------------------------------
 
 
-def kill_at(moment: Callable[[Run, Step], bool], *arguments: object) -> None:
-    """Run a command in a process of its own that dies when a step ends for which this is true."""
+def kill_at(moment: Callable[[Attempt, Step], bool], *arguments: object) -> None:
+    """Attempt a command in a process of its own that dies when a step ends for which this is true."""
 
     def run() -> None:
         os.close(2)  # its reports are nobody's business here
         os.open(os.devnull, os.O_WRONLY)
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115  # pytest's has no file behind it
-        notice = Run._notice
+        notice = Attempt._notice
 
-        def fatal(self: Run, step: Step) -> None:
+        def fatal(self: Attempt, step: Step) -> None:
             if moment(self, step):
                 os.kill(os.getpid(), signal.SIGKILL)
             notice(self, step)
 
-        Run._notice = fatal  # type: ignore[method-assign]
+        Attempt._notice = fatal  # type: ignore[method-assign]
         os._exit(litebert(*arguments))
 
     process = multiprocessing.get_context("fork").Process(target=run)

@@ -122,7 +122,7 @@ def test_evaluate_shows_what_the_commonest_class_alone_would_score(
 ) -> None:
     (tmp_path / "t.csv").write_text("text,label\na,food\nb,food\nc,food\nd,travel\n")
     assert litebert("evaluate", "--model", flow.classifier, "--data", tmp_path / "t.csv", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["baseline"] == {"accuracy": 0.75}
+    assert json.loads(capsys.readouterr().out)["baseline"] == {"accuracy": 0.75, "mcc": 0.0}
 
 
 def test_predict_writes_to_a_file_what_it_would_print(

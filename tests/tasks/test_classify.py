@@ -166,11 +166,28 @@ def test_the_prior_loss_is_the_entropy_of_the_classes() -> None:
     assert task.prior_loss(examples) == pytest.approx(peer("scipy.stats").entropy([6, 3, 1]))
     constant = torch.tensor([0.6, 0.3, 0.1]).log().expand(10, 3)
     assert task.prior_loss(examples) == pytest.approx(task.loss({"scores": constant}, batch_of(truth)).item())
-    assert Classify(["a", "b"], class_weights=[1, 2]).prior_loss(examples) is None
+
+
+@pytest.mark.parametrize(("weights", "smoothing"), [([1.0, 2.0, 6.0], 0.0), ([], 0.3)])
+def test_no_constant_answer_has_a_smaller_loss_than_the_prior(weights: list[float], smoothing: float) -> None:
+    task, truth = Classify(["a", "b", "c"], "linear", weights, smoothing), [0] * 6 + [1] * 3 + [2]
+    prior = task.prior_loss([Example([], target) for target in truth])
+    assert prior is not None
+    constant = torch.zeros(3, requires_grad=True)
+    optimizer = torch.optim.LBFGS([constant], max_iter=100)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        loss = task.loss({"scores": constant.expand(10, 3)}, batch_of(truth))
+        loss.backward()
+        return loss.item()
+
+    optimizer.step(step)
+    assert step() == pytest.approx(prior, abs=1e-5)
 
 
 def test_the_baseline_is_the_most_frequent_class() -> None:
-    assert Classify(["a", "b"]).baseline(records(["a", "b", "b", "b"])) == {"accuracy": 0.75}
+    assert Classify(["a", "b"]).baseline(records(["a", "b", "b", "b"])) == {"accuracy": 0.75, "mcc": 0.0}
 
 
 def test_a_tiny_model_learns_made_up_examples_by_heart(model: Model) -> None:

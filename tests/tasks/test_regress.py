@@ -76,16 +76,35 @@ def test_errors_count_in_units_of_the_labels_deviation() -> None:
     values = [10.0, 20.0, 60.0]
     task = Regress.learn_from(records(values))
     examples = task.labelled(records(values), [Example([Window([2, 3], [0, 0], 1, 0, 0)])] * 3)
-    predicted = torch.tensor([[12.0], [25.0], [40.0]])
+    predicted = (torch.tensor([[12.0], [25.0], [40.0]]) - np.mean(values)) / np.std(values)
     expected = np.mean(np.square([2, 5, -20]) / np.var(values))
     assert task.loss({"scores": predicted}, collate(examples, 0)).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e4])
+def test_the_unit_of_the_labels_makes_no_difference(model: Model, unit: float) -> None:
+    lessons = [TextInput(text, label=unit * (100 + number)) for number, text in enumerate(MADE_UP)]
+    taught = learned(Regress.learn_from(lessons), lessons, model.tokenizer, model.config)
+    assert scored(taught, lessons)["rmse"] < 2 * unit
+
+
+def test_what_is_saved_answers_the_number_itself(model: Model, tmp_path: Path) -> None:
+    task = Regress(mean=50.0, deviation=20.0, spread=20.0)
+    learning = with_head(model, task, max_length=64)
+    finished, head = task.to_save(learning.albert.heads["classify"])
+    albert = litebert.model.Albert(model.config, {"classify": head})
+    albert.encoder = learning.encoder
+    Model(albert, model.tokenizer, finished, 64).save(tmp_path)
+    answers = [[answer.value for answer in some.predict(PROSE[:3])] for some in (learning, litebert.load(tmp_path))]
+    assert answers[0] == pytest.approx(answers[1], rel=1e-5)
+    assert litebert.load(tmp_path).task.spread == 20.0  # type: ignore[union-attr]
 
 
 def test_the_prior_loss_is_that_of_always_the_mean() -> None:
     values = [10.0, 20.0, 60.0, 11.0]
     task = Regress.learn_from(records(values))
     examples = task.labelled(records(values), [Example([Window([2, 3], [0, 0], 1, 0, 0)])] * 4)
-    always = torch.full((4, 1), float(np.mean(values)))
+    always = torch.zeros(4, 1)
     assert task.prior_loss(examples) == pytest.approx(1)
     assert task.loss({"scores": always}, collate(examples, 0)).item() == pytest.approx(1)
     assert task.baseline(records(values)) == {"pearson": 0, "rmse": pytest.approx(np.std(values))}
@@ -93,7 +112,7 @@ def test_the_prior_loss_is_that_of_always_the_mean() -> None:
 
 def test_transformers_gives_equal_numbers_and_knows_the_kind_of_problem(model: Model, tmp_path: Path) -> None:
     transformers = peer("transformers")
-    ours = with_head(model, Regress(mean=3.0), max_length=64)
+    ours = with_head(model, Regress(), max_length=64)
     ours.save(tmp_path)
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     assert (theirs.config.problem_type, theirs.config.num_labels) == ("regression", 1)

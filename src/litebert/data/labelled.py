@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from litebert.data.corpus import SNIFFED_BYTES, detect_encoding, json_object
 from litebert.errors import ConfigError, DataError, require_extra
@@ -21,6 +21,8 @@ JSON = (".jsonl", ".ndjson", ".json")
 FORMATS = (*DELIMITED, *JSON, ".parquet")
 TABLES = tuple(kind for kind in FORMATS if kind != ".txt")
 """Those that cannot be a plain text."""
+PLAIN = (".txt", ".text", "")
+"""What is read line by line where no labels are needed."""
 
 PAIRS = (
     ("text", "text_b"),
@@ -91,8 +93,11 @@ class Source:
         self.skipped.append(str(error))
 
 
-def read_rows(path: Path, source: Source | None = None) -> list[Row]:
-    """All rows of a table, with the columns under the names of their roles. The suffix names the format."""
+def read_rows(path: Path, source: Source | None = None, *, pairs: bool = True) -> list[Row]:
+    """All rows of a table, with the columns under the names of their roles. The suffix names the format.
+
+    With `pairs`, names such as `question` and `sentence` are taken for the two texts of a pair.
+    """
     source = source or Source()
     kind = format_of(path)
     if kind not in FORMATS:
@@ -101,37 +106,39 @@ def read_rows(path: Path, source: Source | None = None) -> list[Row]:
             f"name the file {', '.join('*' + f for f in FORMATS)}, or one of them + {' '.join(COMPRESSED)}"
         )
     if kind in DELIMITED:
-        rows = list(_delimited(path, read_text(path), DELIMITED[kind], source))
+        rows = list(_delimited(path, read_text(path), DELIMITED[kind], source, pairs))
     else:
-        rows = list(_by_roles(_parquet(path) if kind == ".parquet" else json_rows(path, source), source))
+        rows = list(_by_roles(_parquet(path) if kind == ".parquet" else json_rows(path, source), source, pairs))
     if not rows:
         raise DataError(f"{path}: holds no examples; it needs a header line and at least one row")
     return rows
 
 
-def _by_roles(rows: Iterable[Row], source: Source) -> Iterator[Row]:
+def _by_roles(rows: Iterable[Row], source: Source, pairs: bool) -> Iterator[Row]:
     for row in rows:
         try:
-            yield Row(by_role(row.values, source, row.where), row.path, row.line)
+            yield Row(by_role(row.values, source, row.where, pairs=pairs), row.path, row.line)
         except DataError as error:
             source.refuse(error)
 
 
-def by_role(values: Mapping[str, Any], source: Source | None = None, where: str = "") -> dict[str, Any]:
+def by_role(
+    values: Mapping[str, Any], source: Source | None = None, where: str = "", *, pairs: bool = True
+) -> dict[str, Any]:
     """The same values with texts and label under `text`, `text_b` and `label`; all others keep their names."""
-    names = _renamed([str(name) for name in values], source or Source(), where)
+    names = _renamed([str(name) for name in values], source or Source(), where, pairs)
     return dict(zip(names, values.values(), strict=True))
 
 
-def _renamed(names: Sequence[str], source: Source, where: str) -> list[str]:
+def _renamed(names: Sequence[str], source: Source, where: str, pairs: bool) -> list[str]:
     """The columns' names, with its role in place of the name of each that has one."""
-    roles = _roles(names, source, where)
+    roles = _roles(names, source, where, pairs)
     # a column that has a role's name and not the role must not be taken for it
     taken = set(roles.values())
     return [roles.get(name, f"other {name}" if name in taken else name) for name in names]
 
 
-def _roles(names: Sequence[str], source: Source, where: str) -> dict[str, str]:
+def _roles(names: Sequence[str], source: Source, where: str, pairs: bool) -> dict[str, str]:
     """Column name -> role."""
     for role, column in source.columns.items():
         if column not in names:
@@ -143,7 +150,7 @@ def _roles(names: Sequence[str], source: Source, where: str) -> dict[str, str]:
     found = {column: role for role, column in source.columns.items()}
     known = {name.lower(): name for name in names if name not in found}
     if not {"text", "text_b"} & set(source.columns):
-        pair = next((pair for pair in PAIRS if pair[0] in known and pair[1] in known), None)
+        pair = next((pair for pair in PAIRS if pairs and pair[0] in known and pair[1] in known), None)
         single = next((name for name in SINGLES if name in known), None)
         if pair is not None:
             found |= {known[pair[0]]: "text", known[pair[1]]: "text_b"}
@@ -197,7 +204,7 @@ def json_rows(path: Path, source: Source | None = None) -> Iterator[Row]:
                 )
         return
     if format_of(path) == ".json":
-        yield from _concatenated(path, text)
+        yield from _concatenated(path, text, source)
         return
     for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: U+2028 may stand in a JSON string
         if line.strip():
@@ -207,7 +214,7 @@ def json_rows(path: Path, source: Source | None = None) -> Iterator[Row]:
                 source.refuse(error)
 
 
-def _concatenated(path: Path, text: str) -> Iterator[Row]:
+def _concatenated(path: Path, text: str, source: Source) -> Iterator[Row]:
     decoder, at, line = json.JSONDecoder(), 0, 1
     while at < len(text):
         if text[at].isspace():
@@ -217,10 +224,13 @@ def _concatenated(path: Path, text: str) -> Iterator[Row]:
         try:
             value, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}, line {line}: not JSON ({error}); write one object after the other") from error
-        if not isinstance(value, dict):
-            raise DataError(f"{path}, line {line}: {str(value)[:40]!r} is not a JSON object; write objects")
-        yield Row(value, path, line)
+            source.refuse(DataError(f"{path}, line {line}: not JSON ({error}); write one object after the other"))
+            at = text.find("\n", at) if "\n" in text[at:] else len(text)  # the next line may be whole again
+            continue
+        if isinstance(value, dict):
+            yield Row(value, path, line)
+        else:
+            source.refuse(DataError(f"{path}, line {line}: {str(value)[:40]!r} is not a JSON object; write objects"))
         line += text.count("\n", at, end)
         at = end
 
@@ -238,13 +248,14 @@ def _read_bytes(path: Path) -> bytes:
     return content
 
 
-def _delimited(path: Path, text: str, delimiter: str, source: Source) -> Iterator[Row]:
+def _delimited(path: Path, text: str, delimiter: str, source: Source, pairs: bool) -> Iterator[Row]:
     header: list[str] | None = None
     numbers = source.numbers
     for began, cells in _cells(path, text, delimiter):
         if header is None and numbers is None and _is_cola(cells):
             numbers = COLA
         if numbers is not None:
+            _refuse_header(path, began, cells, numbers)
             if max(numbers.values()) > len(cells):
                 source.refuse(
                     DataError(
@@ -256,7 +267,7 @@ def _delimited(path: Path, text: str, delimiter: str, source: Source) -> Iterato
             yield Row({role: cells[number - 1] for role, number in numbers.items()}, path, began)
         elif header is None:
             header = _checked_header(path, began, [cell.strip() for cell in cells])
-            header = _renamed(header, source, f"{path}, line {began}")
+            header = _renamed(header, source, f"{path}, line {began}", pairs)
         elif len(cells) != len(header):
             source.refuse(
                 DataError(
@@ -269,12 +280,23 @@ def _delimited(path: Path, text: str, delimiter: str, source: Source) -> Iterato
             yield Row(dict(zip(header, cells, strict=True)), path, began)
 
 
+def _refuse_header(path: Path, line: int, cells: Sequence[str], numbers: Mapping[str, int]) -> None:
+    """Columns by number are for files without a header: one that looks like that would become an example."""
+    place = numbers.get("label", 0)
+    if line == 1 and 1 <= place <= len(cells) and cells[place - 1].strip().lower() in LABELS:
+        raise DataError(
+            f"{path}, line 1: looks like a header ({', '.join(cells)}); name the columns instead of counting them"
+        )
+
+
 def _cells(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """The line on which a row began and its fields, for every row that is not empty."""
+    if delimiter == "\t":  # which cannot stand inside a field, so quotes are ordinary characters, often unpaired ones
+        rows = enumerate((row.removesuffix("\r").split("\t") for row in text.split("\n")), start=1)
+        yield from ((number, cells) for number, cells in rows if any(cell.strip() for cell in cells))
+        return
     csv.field_size_limit(FIELD_LIMIT_CHARACTERS)
-    # a tab cannot stand inside a TSV field, so quotes there are ordinary characters, often unpaired ones
-    quoting: Literal[0, 3] = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting, strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     line = 0  # a quoted field may span lines: report where its row began
     try:
         for cells in reader:

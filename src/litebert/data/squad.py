@@ -64,9 +64,9 @@ def read_questions(path: Path, source: Source | None = None) -> list[AnswerInput
     return records
 
 
-def question_items(path: Path) -> Iterator[tuple[str, Any]]:
+def question_items(path: Path, source: Source) -> Iterator[tuple[str, Any]]:
     """Where it stands and what it is, for every question of such a file, with its answers or without."""
-    return ((where, values) for values, where in _items(path, Source()))
+    return ((where, values) for values, where in _items(path, source))
 
 
 def parse_question(item: Any, where: str) -> AnswerInput:
@@ -155,7 +155,7 @@ def _items(path: Path, source: Source) -> Iterator[tuple[Mapping[str, Any], str]
         if objects and all(isinstance(values.get("data"), list) for values in objects):
             yield from _squad_items(path, [article for values in objects for article in values["data"]], source)
             return
-    for row in read_rows(path, source):
+    for row in read_rows(path, source, pairs=False):
         yield row.values, row.where
 
 

@@ -33,10 +33,12 @@ def windows_of(
     *,
     over: int | None = None,
     overlap: float = 0.0,
+    most: int | None = None,
 ) -> list[Window]:
     """Sequences of at most `max_length` tokens that together show all of one text: number `over`, or the longer.
 
     The other text stands in every window, cut so that half of the window is left. Neighbours share the given part.
+    Of more than `most` windows, evenly spread ones speak for the rest.
     """
     texts = [list(first)] if second is None else [list(first), list(second)]
     if over is None:
@@ -46,7 +48,10 @@ def windows_of(
         if number != over and sum(map(len, texts)) > room:
             del text[max(room // 2, room - len(texts[over])) :]
             room -= len(text)
-    return [_framed(texts, over, start, end, tokenizer) for start, end in _stretches(len(texts[over]), room, overlap)]
+    stretches = _stretches(len(texts[over]), room, overlap)
+    if most is not None and len(stretches) > most:
+        stretches = [stretches[round(i * (len(stretches) - 1) / (most - 1))] for i in range(most)]
+    return [_framed(texts, over, start, end, tokenizer) for start, end in stretches]
 
 
 def _stretches(length: int, room: int, overlap: float) -> list[tuple[int, int]]:

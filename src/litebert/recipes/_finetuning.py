@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.console import Console
 
-from litebert.data.batches import Batch
+from litebert.data.batches import Batch, collate
 from litebert.errors import ConfigError, require_extra
 from litebert.files import write_json
 from litebert.model import Albert
@@ -47,41 +47,50 @@ class Result:
     """On the test examples, where some were given."""
     baseline: dict[str, float]
     """What an answer without reading gets on those, or on the validation examples."""
+    rate: float
+    """The highest, of the attempt that counts."""
+    collapsed: str | None
+    """What says that nothing was learned, if so."""
+    decisive: dict[str, str]
+    """The settings and the content of the files that this was made with."""
 
 
 class EnoughError(Exception):
     """A hook has seen enough: the run is over, or begins again."""
 
 
-def finetune(config: Config, console: Console) -> Result | None:
-    """Teach and save a model; None when a stop was asked for before the end."""
+def finetune(config: Config, console: Console, split_seed: int | None = None) -> Result | None:
+    """Teach and save a model; None when a stop was asked for before the end.
+
+    `split_seed` decides the split where it is not the run's own seed: runs that are compared need the same examples.
+    """
     began = time.perf_counter()
     require_extra("sklearn.metrics", "train")  # at the start, not after the first epoch
-    plan = Plan(config, console)
+    plan = Plan(config, console, config.seed if split_seed is None else split_seed)
+    why = None
     for attempt, rate in enumerate((plan.rate, plan.rate * LOWER)):
-        if attempt == 0 and (config.out / "checkpoints-again" / "latest").is_file():
+        if attempt == 0 and config.resume and (config.out / "checkpoints-again" / "latest").is_file():
             continue  # the run that is resumed had begun again already
-        run = Run(plan, rate, last=attempt == 1)
-        if not run():
+        run = Attempt(plan, rate, last=attempt == 1)
+        if not run(why):
             return None
         if run.collapsed is None:
             break
-        if not run.last:
-            again = f"beginning again with a third of the rate, {rate * LOWER:.2g}"
-            console.print(f"collapsed: {run.collapsed}; {again}", highlight=False, markup=False)
+        why = f"collapsed: {run.collapsed}; beginning again with a third of the rate, {rate * LOWER:.2g}"
     seconds = time.perf_counter() - began
     test, baseline = plan.measure_best()
-    result = Result(plan.task.metric, run.best, run.best_epoch, seconds, test, baseline)
+    result = Result(plan.metric, run.best, run.best_epoch, seconds, test, baseline, rate, run.collapsed, plan.decisive)
     write_json(config.out / "finished.json", asdict(result))
     if run.collapsed is not None:
         console.print(
             "this model answers little better than the commonest answer would; it needs more examples, more --epochs, "
             "or a model that has read more text",
             highlight=False,
+            markup=False,
         )
     without = f" (without reading: {_told(baseline)})" if baseline else ""
     where = f"on {len(plan.held_out):,} held-out examples" + ("" if test else without)
-    console.print(f"best epoch {run.best_epoch}: {_told(run.best)} {where}", highlight=False)
+    console.print(f"best epoch {run.best_epoch}: {_told(run.best)} {where}", highlight=False, markup=False)
     if test:
         console.print(f"{config.test}: {_told(test)}{without}", highlight=False, markup=False)
     return result
@@ -91,8 +100,8 @@ def _told(metrics: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.3f}" for name, value in metrics.items())
 
 
-class Run:
-    """One attempt at the plan."""
+class Attempt:
+    """One way through the plan."""
 
     def __init__(self, plan: Plan, rate: float, last: bool) -> None:
         self.plan, self.config, self.last = plan, plan.config, last
@@ -109,14 +118,17 @@ class Run:
         self.mixout = (
             Mixout(dict(self.albert.encoder.named_parameters()), self.config.mixout) if self.config.mixout else None
         )
-        self.guard = Guard({"model": self.albert, "optimizer": self.optimizer})
+        self.guard = Guard({"model": self.albert, "optimizer": self.optimizer}, spike=math.inf)
         prior = plan.task.prior_loss(plan.lessons[0].examples)
         self.collapse = None if prior is None else Collapse(prior, plan.steps)
         self.best: dict[str, float] = {}
         self.best_epoch = self.improved = 0
+        self.floor = plan.task.baseline(plan.held_out).get(plan.metric, -math.inf)
+        self.pieces = 1
+        """Micro-batches that a batch is cut into; more when memory runs out."""
 
-    def __call__(self) -> bool:
-        """True when it ended by itself."""
+    def __call__(self, why: str | None) -> bool:
+        """True when it ended by itself. `why` there had to be another attempt stands in the log."""
         plan, config = self.plan, self.config
         folder = config.out / ("checkpoints-again" if self.last else "checkpoints")
         stateful: dict[str, Any] = {"model": self.albert, "optimizer": self.optimizer}
@@ -127,10 +139,12 @@ class Run:
                 if self._waited(start) is not None:  # it had seen enough already
                     return True
             with RunLog(config.out, plan.console, "finetune", start=start) as self.log:
+                if why is not None and not start:
+                    self.log.say(why)
                 try:
                     return train(
                         self.albert,
-                        lambda piece: {"loss": self._loss(*piece)},
+                        lambda piece: self._loss(*piece),
                         self._batches,
                         self.optimizer,
                         self.schedule,
@@ -140,6 +154,7 @@ class Run:
                         guard=self.guard,
                         hooks=[self._notice, self.log, self._validate, self._save],
                         on_trouble=self.log.say,
+                        on_full_memory=self._halve,
                         attenuate=lambda norm: attenuate(self.strategies, self.albert.parameters(), norm),
                     )
                 except EnoughError:
@@ -156,16 +171,31 @@ class Run:
         """What says that nothing was learned."""
         return None if self.collapse is None else self.collapse.verdict
 
-    def _batches(self, step: int) -> list[tuple[int, Batch]]:
+    def _batches(self, step: int) -> list[tuple[int, Batch, float]]:
+        """Which lesson, what of it, and which share of its batch that is."""
         strategies, encoder = self.strategies, self.albert.encoder
         if step == 0 or strategies.unfreeze_steps or encoder.weight_at is None:
             self._see_weights(step)
         unfreeze(self.optimizer, step)
         if self.mixout is not None:
             self.mixout.forget()
-        pad_id, size = self.model.tokenizer.pad_id, self.config.batch_size
-        made = (lesson.batch(step, size, pad_id) for lesson in self.plan.lessons)
-        return [(number, batch.to(self.plan.device)) for number, batch in enumerate(made)]
+        made = []
+        for number, lesson in enumerate(self.plan.lessons):
+            examples = lesson.batch(step, self.config.batch_size)
+            for some in (examples[start :: self.pieces] for start in range(min(self.pieces, len(examples)))):
+                batch = collate(some, self.model.tokenizer.pad_id).to(self.plan.device)
+                made.append((number, batch, len(some) / len(examples)))
+        return made
+
+    def _halve(self) -> bool:
+        """Out of memory: take half as many examples at once, and as many in all."""
+        rows = -(-self.config.batch_size // self.pieces)
+        if rows < 2:
+            return False
+        self.pieces *= 2
+        torch.cuda.empty_cache()
+        self.log.say(f"out of memory with {rows} examples at once: going on with {-(-rows // 2)}, as many per step")
+        return True
 
     def _see_weights(self, step: int) -> None:
         """Install the hook through which a pass sees its weights, where a strategy needs one."""
@@ -181,17 +211,24 @@ class Run:
 
         self.albert.encoder.weight_at = mixed
 
-    def _loss(self, number: int, batch: Batch) -> Tensor:
+    def _loss(self, number: int, batch: Batch, share: float) -> dict[str, Tensor]:
         task, config = self.plan.lessons[number].task, self.config
         with torch.autocast(self.plan.device.type, torch.bfloat16, enabled=self.plan.bf16):
-            return objective(task, self.albert, batch, r_drop=config.r_drop, adversarial=config.adversarial)
+            found = objective(task, self.albert, batch, r_drop=config.r_drop, adversarial=config.adversarial)
+        # of tasks that only help, nothing is told but that they add to the loss
+        return {name: value * share for name, value in found.items() if name == "loss" or number == 0}
 
     # what happens after a step
 
     def _notice(self, step: Step) -> None:
-        if self.collapse is None or not step.metrics:
+        if not step.metrics:
             return
-        self.collapse.notice(step.done, step.metrics["loss"])
+        own = step.metrics.pop("task_loss")
+        if own != step.metrics["loss"]:
+            step.metrics["task_loss"] = own
+        if self.collapse is None:
+            return
+        self.collapse.notice(step.done, own)
         if self.collapse.verdict is not None and not self.last:
             raise EnoughError
 
@@ -200,13 +237,14 @@ class Run:
         if step.done % plan.epoch_steps:
             return
         epoch = step.done // plan.epoch_steps
-        with torch.autocast(plan.device.type, torch.bfloat16, enabled=plan.bf16):
-            found = self.model.score_examples(plan.task, plan.questions)
+        found = self.model.score_examples(plan.task, plan.questions)  # in float32, as whoever uses the model will
         plan.task.tune(plan.held_out, plan.questions, found)
         answers = [plan.task.answer(*three) for three in zip(plan.held_out, plan.questions, found, strict=True)]
         metrics = plan.task.metrics(plan.held_out, answers)
         self.log.validation(step.done, metrics)
-        better = metrics[plan.task.metric] - self.best.get(plan.task.metric, -math.inf)
+        if plan.metric not in metrics:
+            raise ConfigError(f"metric={plan.metric!r} is none of {', '.join(metrics)}; choose one of them")
+        better = metrics[plan.metric] - self.best.get(plan.metric, -math.inf)
         if better > 0:
             self.improved = epoch
         if better >= 0:  # of equals the one that has learned longer
@@ -214,12 +252,13 @@ class Run:
             self._saved_model().save(self.config.out)
 
     def _saved_model(self) -> Model:
-        """The model without the heads of tasks that only helped."""
-        if len(self.plan.lessons) == 1:
-            return self.model
-        albert = Albert(self.albert.config, {self.plan.task.head_name: self.albert.heads[self.plan.task.head_name]})
-        albert.encoder = self.albert.encoder
-        return Model(albert, self.model.tokenizer, self.plan.task, self.model.max_length)
+        """The model as it is finished, without the heads of tasks that only helped."""
+        name = self.plan.task.head_name
+        task, head = self.plan.task.to_save(self.albert.heads[name])
+        with torch.device("meta"):  # it is replaced at once
+            albert = Albert(self.albert.config)
+        albert.encoder, albert.heads[name] = self.albert.encoder, head
+        return Model(albert, self.model.tokenizer, task, self.model.max_length)
 
     def _save(self, step: Step) -> None:
         if step.stopping or self.plan.saving.due(step.done):
@@ -231,9 +270,10 @@ class Run:
             raise EnoughError
 
     def _waited(self, done: int) -> int | None:
-        """For how many epochs nothing has become better, if that is enough."""
+        """For how many epochs nothing has become better, if that is enough. Before anything is learned nothing is."""
         waited = done // self.plan.epoch_steps - self.improved
-        enough = self.config.patience and self.best and waited >= self.config.patience and done < self.plan.steps
+        learned = self.best.get(self.plan.metric, -math.inf) > self.floor
+        enough = self.config.patience and learned and waited >= self.config.patience and done < self.plan.steps
         return waited if enough else None
 
     def _state(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from litebert.data.batches import Batch, Example, collate, epoch_batches, steps_per_epoch
+from litebert.data.batches import Example, epoch_batches, steps_per_epoch
 from litebert.data.labelled import Source
 from litebert.data.windows import Window
 from litebert.errors import ConfigError, DataError
@@ -19,6 +20,7 @@ from litebert.files import atomic_write, sha256_of
 from litebert.model import Albert, AlbertConfig
 from litebert.predict import Model, load
 from litebert.recipes._shared import write_run
+from litebert.recipes.finetune import OF_TASK
 from litebert.tasks import TASKS, TrainableTask
 from litebert.train.optimizers import warmup_linear
 from litebert.train.runtime import pick_device
@@ -46,27 +48,27 @@ class Lesson:
         self._lengths = np.array([example.length for example in self.examples])
         self._epoch, self._batches = -1, [np.empty(0, dtype=np.int64)]
 
-    def batch(self, step: int, batch_size: int, pad_id: int) -> Batch:
+    def batch(self, step: int, batch_size: int) -> list[Example]:
         """What it learns from at a step."""
         epoch, within = divmod(step, steps_per_epoch(len(self.examples), batch_size))
         if epoch != self._epoch:
             self._epoch, self._batches = epoch, epoch_batches(self._lengths, batch_size, self.seed, epoch)
-        return collate([self.examples[i] for i in self._batches[within]], pad_id)
+        return [self.examples[i] for i in self._batches[within]]
 
 
 class Plan:
     """Everything that is decided before the first step."""
 
-    def __init__(self, config: Config, console: Console) -> None:
+    def __init__(self, config: Config, console: Console, split_seed: int) -> None:
         self.config, self.console = config, console
         self.device = pick_device(config.device)
         self.bf16 = config.precision == "bf16" or (config.precision == "auto" and self.device.type == "cuda")
         self.source = Source.of(config.columns, config.skip_bad)
-        options = {name: getattr(config, name) for name in ("head", "crf", "class_weights", "label_smoothing")}
+        options = {name: getattr(config, name) for name in ("head", *OF_TASK)}
         self.task, records = _learned(config.task, config.train, self.source, **options)
         self.held_out: list[Any]
         if config.valid is None:
-            records, self.held_out = split(records, self.task, config.seed, config.train)
+            records, self.held_out = split(records, self.task, split_seed, config.train)
         else:
             self.held_out = type(self.task).read(config.valid, self.source)
         self.tested: list[Any] = [] if config.test is None else type(self.task).read(config.test, self.source)
@@ -84,9 +86,6 @@ class Plan:
             source = Source(skip_bad=config.skip_bad, skipped=self.source.skipped)
             self.lessons.append(self._lesson(*_learned(name, Path(path), source), number))
         self.questions = self.task.features(self.held_out, self.start_from.tokenizer, self.length)
-        if config.length is None:  # no more than some text needs: then none is read in windows, and nothing changes
-            texts = [*self.questions, *(example for lesson in self.lessons for example in lesson.examples)]
-            self.length = max(8, *(example.length for example in texts))
 
         examples = len(self.lessons[0].examples)
         self.epochs = config.epochs or min(20, max(3, -(-50_000 // examples)))
@@ -95,9 +94,8 @@ class Plan:
         self.rate = usual_rate(self.start_from) if config.learning_rate is None else config.learning_rate
         warmup_linear(self.rate, self.steps)  # refuses what is no rate, before anything is written
         self.saving = SaveEvery.parse(config.save_every, self.epoch_steps)
-        self.decisive = settings_of_run(asdict(config))
-        files = [config.train, config.valid, config.test, *(Path(given.partition("=")[2]) for given in config.mix)]
-        self.decisive |= {f"content of {path}": _hash(path) for path in files if path is not None}
+        self.metric = config.metric or self.task.metric
+        self.decisive = decisive_of(config)
         self.shape = self._checked_shape()
         self.strategies = fitted(config, self.shape.num_hidden_layers, self.shape.initializer_range)
         write_run(config.out, "finetune", config)
@@ -108,11 +106,7 @@ class Plan:
         on the held-out ones where there is no test."""
         if not self.tested:
             return {}, self.task.baseline(self.held_out)
-        best = load(self.config.out).to(self.device)
-        task: Any = best.task
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            answers = best.answer_records(self.tested)
-        return task.metrics(self.tested, answers), task.baseline(self.tested)
+        return measured(self.config.out, self.tested, self.device)
 
     def _checked_shape(self) -> AlbertConfig:
         """The shape of the model that is to learn."""
@@ -165,11 +159,13 @@ class Plan:
         lengths = np.array([sum(len(s.ids) for s in example.sequences) for example in lesson.examples])
         half, most = np.percentile(lengths, [50, 95])
         texts = [*lesson.examples, *self.questions]
-        long = any(map(_is_cut, texts))
+        long, gaps = any(map(_is_cut, texts)), sum(map(_has_gaps, texts))
         say(
             f"tokens per example: half have {half:.0f} or fewer, 95 % {most:.0f}, the longest {lengths.max():,}; "
             f"the model reads {self.length} at once" + (", and longer texts are read in windows" if long else "")
         )
+        if gaps:
+            say(f"{gaps:,} texts are so long that only parts of them are read")
         before = self.start_from.task
         if before is not None and before.name not in ("mask", ""):
             say(f"{config.model} was taught {before.name}: its head is replaced by a new one")
@@ -191,10 +187,25 @@ def _is_cut(example: Example) -> bool:
     return any(window.start or window.end < window.total for window in windows)
 
 
-def settings_of_run(config: dict[str, Any]) -> dict[str, str]:
-    """What must be the same when a run is resumed."""
-    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in config.items()}  # as JSON has it
-    return {name: str(value) for name, value in plain.items() if name not in UNDECISIVE}
+def _has_gaps(example: Example) -> bool:
+    """Is there a stretch of the text that none of the windows shows?"""
+    windows = [sequence for sequence in example.sequences if isinstance(sequence, Window)]
+    stretches = sorted({(window.start, window.end) for window in windows})
+    return any(later[0] > former[1] for former, later in pairwise(stretches))
+
+
+def measured(folder: Path, records: Sequence[Any], device: torch.device) -> tuple[dict[str, float], dict[str, float]]:
+    """What the model in a folder gets on these records, and what an answer without reading gets."""
+    model = load(folder).to(device)
+    task: Any = model.task
+    return task.metrics(records, model.answer_records(records)), task.baseline(records)
+
+
+def decisive_of(config: Config) -> dict[str, str]:
+    """What must be the same when a run is resumed: the settings, and the content of the files."""
+    files = [config.train, config.valid, config.test, *(Path(given.partition("=")[2]) for given in config.mix)]
+    contents = {f"content of {path}": _hash(path) for path in files if path is not None}
+    return {name: str(value) for name, value in asdict(config).items() if name not in UNDECISIVE} | contents
 
 
 def usual_rate(model: Model) -> float:
@@ -202,18 +213,33 @@ def usual_rate(model: Model) -> float:
 
 
 def split(records: Sequence[Any], task: TrainableTask[Any, Any], seed: int, path: Path) -> tuple[list[Any], list[Any]]:
-    """Split a tenth of every class off to choose by; a class of fewer than ten keeps all its examples for learning."""
+    """Split a tenth off to choose by: of every class its share, and a class is never taken as a whole.
+
+    What belongs together, such as the questions about one passage, stays together.
+    """
     if len(records) < 3:
         raise DataError(f"{path}: {len(records)} examples are too few to split; give more, or a --valid file")
-    order = np.random.default_rng(seed).permutation(len(records)).tolist()
-    strata: dict[str, list[int]] = {}
-    for number in order:
-        strata.setdefault(task.stratum(records[number]), []).append(number)
-    if len(strata) > len(records) // 10:  # nearly every record is of its own kind
-        strata = {"": order}
-    held_out = {number for numbers in strata.values() for number in numbers[: len(numbers) // 10]}
-    if not held_out:  # only small classes: the largest can spare one
-        held_out.add(max(strata.values(), key=len)[0])
+    together: dict[str, list[int]] = {}
+    for number, record in enumerate(records):
+        group = task.group(record)
+        together.setdefault(str(number) if group is None else f"group {group}", []).append(number)
+    groups = list(together.values())
+    if len(groups) < 3:
+        groups = [[number] for number in range(len(records))]
+    random = np.random.default_rng(seed)
+    strata: dict[str, list[list[int]]] = {}
+    for place in random.permutation(len(groups)).tolist():
+        strata.setdefault(task.stratum(records[groups[place][0]]), []).append(groups[place])
+    held_out: set[int] = set()
+    # every tenth of a row in which the strata stand one after the other: the small ones too get their share
+    place = int(random.integers(10)) if len(groups) >= 10 else len(groups) - 1
+    for stratum in sorted(strata.values(), key=len, reverse=True):
+        taken = stratum[place::10][: max(0, len(stratum) - 1)]
+        held_out.update(number for group in taken for number in group)
+        place = (place - len(stratum)) % 10
+    if not held_out:  # only single ones: one of them can be spared where nothing else can
+        held_out.update(max(strata.values(), key=len)[0])
+    order = random.permutation(len(records)).tolist()
     return [records[i] for i in order if i not in held_out], [records[i] for i in order if i in held_out]
 
 

@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from litebert.data.labelled import Source
 from litebert.errors import CheckpointError, ConfigError, require_extra
 from litebert.files import read_json, write_json
 from litebert.recipes._finetuning import Result, finetune
-from litebert.recipes._finetuning_plan import settings_of_run, usual_rate
+from litebert.recipes._finetuning_plan import decisive_of, measured, usual_rate
 from litebert.recipes._shared import write_run
+from litebert.tasks import TASKS
+from litebert.train.runtime import pick_device
 
 if TYPE_CHECKING:
     from litebert.recipes.finetune import Config
@@ -31,7 +35,7 @@ def sweep(config: Config, console: Console) -> Result | None:
     for seed in range(config.seed, config.seed + config.seeds):
         console.print(f"\nseed {seed}", style="bold")
         one = replace(config, seed=seed, seeds=1, out=config.out / f"seed-{seed}")
-        found = _run(one, console)
+        found = _run(one, console, config.seed)
         if found is None:
             return None
         runs.append((one, found))
@@ -60,13 +64,14 @@ def search(config: Config, console: Console) -> Result | None:
         one = replace(
             config,
             search=0,
+            test=None,  # which is for the one that is kept
             out=config.out / f"trial-{number}",
             learning_rate=trial.suggest_float("learning_rate", usual / 4, usual * 8, log=True),
             batch_size=trial.suggest_categorical("batch_size", list(BATCHES)),
             layer_decay_rate=trial.suggest_float("layer_decay_rate", 0.7, 1.0),
         )
         console.print(f"\ntrial {number}: {trial.params}", style="bold", highlight=False, markup=False)
-        found = _run(one, console)
+        found = _run(one, console, config.seed)
         if found is None:
             return None
         study.tell(trial, found.metrics[found.metric])
@@ -74,20 +79,33 @@ def search(config: Config, console: Console) -> Result | None:
     titles = [f"{n}: rate {one.learning_rate:.2g}, batch {one.batch_size}, layer decay {one.layer_decay_rate:.2f}"
               for n, (one, _) in enumerate(runs)]  # fmt: skip
     console.print(_table("trial", titles, [found for _, found in runs]))
-    return _keep(config, runs, {"trials": {t: found.metrics for t, (_, found) in zip(titles, runs, strict=True)}})
+    best = _keep(config, runs, {"trials": {t: found.metrics for t, (_, found) in zip(titles, runs, strict=True)}})
+    if config.test is None:
+        return best
+    task: Any = TASKS[config.task]
+    records = task.read(config.test, Source.of(config.columns, config.skip_bad))
+    test, baseline = measured(config.out, records, pick_device(config.device))
+    told = ", ".join(f"{name} {value:.4f}" for name, value in test.items())
+    console.print(f"{config.test}: {told}", highlight=False, markup=False)
+    finished = read_json(config.out / "finished.json")
+    write_json(config.out / "finished.json", finished | {"test": test, "baseline": baseline})
+    return replace(best, test=test, baseline=baseline)
 
 
-def _run(config: Config, console: Console) -> Result | None:
+def _run(config: Config, console: Console, split_seed: int) -> Result | None:
     """One of the runs, or what it came to if it is done already."""
     finished = config.out / "finished.json"
     if finished.is_file():
-        before, now = (settings_of_run(one) for one in (read_json(config.out / "run.json")["config"], asdict(config)))
+        result = Result(**read_json(finished))
+        before, now = result.decisive, decisive_of(config)
         changed = [f"{name} (was {before.get(name)}, is {now[name]})" for name in now if before.get(name) != now[name]]
         if changed:
             raise CheckpointError(f"{config.out}: made with other settings: {', '.join(changed)}; use another --out")
-        return Result(**read_json(finished))
+        return result
     # those that the interrupted command had not begun have nothing to resume
-    return finetune(replace(config, resume=config.resume and (config.out / "checkpoints").is_dir()), console)
+    return finetune(
+        replace(config, resume=config.resume and (config.out / "checkpoints").is_dir()), console, split_seed
+    )
 
 
 def _refuse_former(config: Config, pattern: str) -> None:
@@ -127,7 +145,7 @@ def _table(what: str, titles: Sequence[str], found: Sequence[Result]) -> Table:
     table = Table()
     table.add_column(what)
     for name in found[0].metrics:
-        table.add_column(name, justify="right")
+        table.add_column(escape(name), justify="right", overflow="fold")
     for number, (title, result) in enumerate(zip(titles, found, strict=True)):
         values = (f"{value:.4f}" for value in result.metrics.values())
         table.add_row(title, *values, style="bold" if number == best else None)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from litebert.measure.curves import Point
     from litebert.tasks.base import Judgement
 
+COUNTED_LABELS = 200  # of more classes a confusion matrix is nearly empty, and large
 SHOWN_LABELS = 12  # more make a confusion matrix that no terminal holds
 
 
@@ -165,7 +166,7 @@ def evaluate(config: Config, model_name: str, data: Path) -> Evaluation:
 def _confusion(task: Any, judgements: list[Judgement]) -> tuple[list[str], list[list[int]]]:
     from collections import Counter
 
-    if task.name != "classify":
+    if task.name != "classify" or len(task.labels) > COUNTED_LABELS:
         return [], []
     pairs = Counter((one.truth, one.answer) for one in judgements)
     return task.labels, [[pairs[truth, answer] for answer in task.labels] for truth in task.labels]
@@ -182,7 +183,7 @@ def _print_one(console: Console, found: Evaluation, errors: int) -> None:
     for name in ("metric", "value", "without reading"):
         table.add_column(name, justify="left" if name == "metric" else "right")
     for name, value in found.metrics.items():
-        table.add_row(name, f"{value:.4f}", f"{found.baseline[name]:.4f}" if name in found.baseline else "")
+        table.add_row(escape(name), f"{value:.4f}", f"{found.baseline[name]:.4f}" if name in found.baseline else "")
     if found.calibration_error is not None:
         table.add_row("calibration error", f"{found.calibration_error:.4f}", "")
     console.print(table)
@@ -210,12 +211,13 @@ def _print_one(console: Console, found: Evaluation, errors: int) -> None:
 
 def _print_matrix(console: Console, found: list[list[Evaluation]]) -> None:
     """Every model on every file, by the metric that decides."""
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=found[0][0].metric)
+    table = Table(title=", ".join(dict.fromkeys(one.metric for row in found for one in row)))
     table.add_column("")
     for one in found[0]:
-        table.add_column(one.data, justify="right", overflow="fold")
+        table.add_column(escape(one.data), justify="right", overflow="fold")
     for row in found:
-        table.add_row(row[0].model, *(f"{one.metrics[one.metric]:.4f}" for one in row))
+        table.add_row(escape(row[0].model), *(f"{one.metrics[one.metric]:.4f}" for one in row))
     console.print(table)

@@ -20,7 +20,7 @@ from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, r
 from litebert.train.settings import Strategies
 
 MAX_SEEDS = 100
-OF_TASK = {"crf": "tag", "class_weights": "classify", "label_smoothing": "classify"}
+OF_TASK = {"crf": "tag", "scheme": "tag", "class_weights": "classify", "label_smoothing": "classify"}
 """Settings of one task alone."""
 BODIES = ("linear", "mlp", "cnn", "lstm")
 HEADS_OF = {**dict.fromkeys(("classify", "multilabel", "regress", "tag"), BODIES), "answer": ("linear", "joint")}
@@ -58,6 +58,8 @@ class Run:
     or less if no text needs it."""
     learning_rate: float | None = None
     """The highest rate; by default 3e-5 for a hidden size of 768, more for smaller models in proportion."""
+    metric: str | None = None
+    """The score that chooses the best epoch, seed and trial; by default the task's first, such as accuracy or f1."""
     weight_decay: float = 0.01
     """Of the matrices."""
     patience: int = 5
@@ -66,6 +68,8 @@ class Run:
     """What stands between the encoder and the scores; joint is for answer, mlp, cnn and lstm are not."""
     crf: bool = False
     """For tag: learn which tag follows which."""
+    scheme: Literal["bio", "bioes"] = "bio"
+    """For tag: mark only where names begin, or also where they end and those of one word."""
     class_weights: bool = False
     """For classify: a class counts more the rarer it is."""
     label_smoothing: float = 0.0
@@ -116,7 +120,7 @@ class Config(Strategies, Run):
         if not 0 <= self.r_drop <= 100:
             raise ConfigError(f"r_drop={self.r_drop} must lie between 0 and 100; 1 is usual")
         for name, task in OF_TASK.items():
-            if getattr(self, name) and self.task != task:
+            if getattr(self, name) != getattr(Run, name) and self.task != task:
                 raise ConfigError(f"{name} is for --task {task}, and this is {self.task}; leave it out")
         heads = HEADS_OF.get(self.task, ("linear",))
         if self.head not in heads:

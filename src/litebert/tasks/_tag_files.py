@@ -103,7 +103,7 @@ def _read_json(path: Path, source: Source) -> list[TagInput]:
     records = []
     for row in json_rows(path, source):
         try:
-            record = parse_tagged(by_role(row.values, source), row.where)
+            record = parse_tagged(by_role(row.values, source, row.where, pairs=False), row.where)
             if record.spans is None:
                 raise DataError(
                     f"{row.where}: no 'spans' (columns: {', '.join(row.values)}); give a list of objects with start, "

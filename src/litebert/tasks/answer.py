@@ -159,8 +159,8 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
     def head(self, config: AlbertConfig) -> nn.Module:
         return JointSpanHead(config) if self.head_kind == "joint" else TokenHead(config, 2)
 
-    def items_of(self, path: Path) -> Iterator[tuple[str, Any]]:
-        return question_items(path)
+    def items_of(self, path: Path, source: Source) -> Iterator[tuple[str, Any]]:
+        return question_items(path, source)
 
     def parse(self, item: Any, where: str) -> AnswerInput:
         return parse_question(item, where)
@@ -320,6 +320,9 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
         """Never an answer."""
         found = squad_metrics([""] * len(inputs), gold_texts(inputs))
         return {name: found[name] for name in ("exact", "f1")}
+
+    def group(self, record: AnswerInput) -> str:
+        return record.context
 
     def stratum(self, record: AnswerInput) -> str:
         return "impossible" if record.impossible else "answerable"

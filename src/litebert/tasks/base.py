@@ -72,9 +72,9 @@ class Task(ABC, Generic[Input, Output]):
     def parse(self, item: Any, where: str) -> Input:
         """A record from what a user gives: a string, a pair, or a mapping with the columns' names."""
 
-    def items_of(self, path: Path) -> Iterator[tuple[str, Any]]:
+    def items_of(self, path: Path, source: Source) -> Iterator[tuple[str, Any]]:
         """Where it stands and what it is, for all that a file asks, labelled or not; `parse` makes records of it."""
-        return ((row.where, row.values) for row in read_rows(path))
+        return ((row.where, row.values) for row in read_rows(path, source))
 
     @abstractmethod
     def features(self, inputs: Sequence[Input], tokenizer: Tokenizer, max_length: int) -> list[Example]:
@@ -146,6 +146,14 @@ class TrainableTask(Task[Input, Output]):
 
     def tune(self, inputs: Sequence[Input], examples: Sequence[Example], scores: Sequence[Scores]) -> None:
         """Choose thresholds, where the task has any, by what the model says of validation records."""
+
+    def to_save(self, head: nn.Module) -> tuple[TrainableTask[Input, Output], nn.Module]:
+        """The task and its head as a finished model has them."""
+        return self, head
+
+    def group(self, record: Input) -> str | None:
+        """What a split must not tear apart: a passage that several questions are about; None = nothing."""
+        return None
 
     def divergence(self, scores: Scores, others: Scores, batch: Batch) -> Tensor:
         """How far two sets of scores of one batch lie apart: the symmetric Kullback-Leibler distance of what they make

@@ -119,9 +119,9 @@ class Choose(TrainableTask[ChooseInput, ChooseOutput]):
             )
         return cls()
 
-    def items_of(self, path: Path) -> Iterator[tuple[str, Any]]:
+    def items_of(self, path: Path, source: Source) -> Iterator[tuple[str, Any]]:
         for file in _files(path):
-            for item, where in _items(file, Source()):
+            for item, where in _items(file, source):
                 yield from ((place, values) for values, place in _questions(item, where))
 
     def parse(self, item: Any, where: str) -> ChooseInput:
@@ -133,7 +133,7 @@ class Choose(TrainableTask[ChooseInput, ChooseOutput]):
         """
         if not isinstance(item, Mapping):
             raise DataError(f"{where}: {str(item)[:40]!r} must be an object with 'question' and 'options'")
-        return _parse(by_role(item), where)
+        return _parse(by_role(item, pairs=False), where)
 
     def features(self, inputs: Sequence[ChooseInput], tokenizer: Tokenizer, max_length: int) -> list[Example]:
         pairs = [_texts(record) for record in inputs]
@@ -160,6 +160,9 @@ class Choose(TrainableTask[ChooseInput, ChooseOutput]):
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         assert batch.targets is not None
         return F.cross_entropy(_by_option(scores["scores"], batch), batch.targets[:, 0])
+
+    def group(self, record: ChooseInput) -> str | None:
+        return record.text or None
 
     def divergence(self, scores: Scores, others: Scores, batch: Batch) -> Tensor:
         return symmetric_divergence(_by_option(scores["scores"], batch), _by_option(others["scores"], batch))
@@ -217,10 +220,7 @@ def _sequences(first: list[int], seconds: Sequence[list[int]], tokenizer: Tokeni
     for second in seconds:
         windowed = len(first) + longest > room
         length = max_length - (longest - len(second)) if windowed else max_length
-        windows = windows_of(first, second, tokenizer, length, over=0)
-        if len(windows) > MAX_WINDOWS:
-            windows = [windows[round(i * (len(windows) - 1) / (MAX_WINDOWS - 1))] for i in range(MAX_WINDOWS)]
-        sequences += windows
+        sequences += windows_of(first, second, tokenizer, length, over=0, most=MAX_WINDOWS)
     return sequences
 
 
@@ -243,7 +243,7 @@ def _items(path: Path, source: Source) -> Iterator[tuple[Any, str]]:
             yield from ((value, f"{path}, item {number}") for number, value in enumerate(values, start=1))
             return
     # RACE's files are JSON and called .txt
-    rows = json_rows(path, source) if kind == ".txt" and begin == "{" else read_rows(path, source)
+    rows = json_rows(path, source) if kind == ".txt" and begin == "{" else read_rows(path, source, pairs=False)
     yield from ((row.values, row.where) for row in rows)
 
 

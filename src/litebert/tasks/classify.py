@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ class Classify(TextTask[ClassifyOutput]):
     def parse_label(value: Any, where: str) -> str | None:
         if isinstance(value, (dict, list)):
             raise DataError(f"{where}: label={value!r} must be one class name; give a string or a number")
+        if isinstance(value, float) and not math.isfinite(value):
+            return None  # what tables write where there is nothing
         return str(value).strip() or None
 
     def settings(self) -> dict[str, Any]:
@@ -160,12 +163,15 @@ class Classify(TextTask[ClassifyOutput]):
 
     def baseline(self, inputs: Sequence[TextInput]) -> dict[str, float]:
         counts = Counter(record.label for record in inputs)
-        return {"accuracy": counts.most_common(1)[0][1] / len(inputs)}
+        return {"accuracy": counts.most_common(1)[0][1] / len(inputs), "mcc": 0.0}
 
     def prior_loss(self, examples: Sequence[Example]) -> float | None:
-        if self._weights is not None or self._smoothing:
-            return None  # these losses are not those of a likelihood
-        shares = np.bincount([example.target for example in examples]) / len(examples)
+        if self._weights is not None and self._smoothing:
+            return None
+        shares = np.bincount([example.target for example in examples], minlength=len(self.labels)) / len(examples)
+        if self._weights is not None:
+            shares = shares * self._weights.numpy() / (shares * self._weights.numpy()).sum()
+        shares = (1 - self._smoothing) * shares + self._smoothing / len(self.labels)
         shares = shares[shares > 0]
         return float(-(shares * np.log(shares)).sum())
 

@@ -79,7 +79,9 @@ class Multilabel(TextTask[MultilabelOutput]):
                 value = text.split(SEPARATOR)
         if isinstance(value, (int, float)):
             value = [value]
-        if not isinstance(value, (list, tuple)) or any(isinstance(label, (dict, list)) for label in value):
+        if not isinstance(value, (list, tuple)) or any(
+            label is None or isinstance(label, (dict, list)) for label in value
+        ):
             raise DataError(f"{where}: label={value!r} must be a list, or names with {SEPARATOR!r} between them")
         return tuple(sorted({str(label).strip() for label in value} - {""}))
 

@@ -27,16 +27,18 @@ def objective(
     *,
     r_drop: float = 0.0,
     adversarial: Adversarial = "none",
-) -> Tensor:
-    """The loss of a batch, with R-Drop's distance weighted by `r_drop` and with adversarial noise."""
+) -> dict[str, Tensor]:
+    """`loss` of a batch, with R-Drop's distance weighted by `r_drop` and with adversarial noise; and `task_loss`, the
+    task's own alone (for FreeLB both are the one with noise)."""
     if adversarial == "freelb":
         if r_drop:
             raise ConfigError(
                 "r_drop and freelb each read a batch several times; use one of them, or smart with r_drop"
             )
-        return _freelb(task, model, batch)
+        loss = _freelb(task, model, batch)
+        return {"loss": loss, "task_loss": loss.detach()}
     scores = task.scores(model, batch)
-    loss = task.loss(scores, batch)
+    plain = loss = task.loss(scores, batch)
     if r_drop:  # dropout makes the second reading another one
         again = task.scores(model, batch)
         loss = (loss + task.loss(again, batch)) / 2 + r_drop * task.divergence(scores, again, batch)
@@ -45,7 +47,7 @@ def objective(
         still = {name: values.detach() for name, values in scores.items()}
         noise = _ascend(noise, lambda n: task.divergence(still, _with(task, model, batch, n), batch), model, batch)[0]
         loss = loss + SMOOTHNESS * task.divergence(scores, _with(task, model, batch, noise), batch)
-    return loss
+    return {"loss": loss, "task_loss": plain.detach()}
 
 
 def _freelb(task: TrainableTask[Any, Any], model: Albert, batch: Batch) -> Tensor:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from litebert.data.batches import Batch, Example
-from litebert.errors import DataError, require_extra
-from litebert.model import AlbertConfig, HeadKind
-from litebert.tasks.base import Judgement, Scores, mean_by_owner
+from litebert.errors import CheckpointError, DataError, require_extra
+from litebert.model import HeadKind
+from litebert.tasks.base import Judgement, Scores, checked_options, mean_by_owner
 from litebert.tasks.text import TextInput, TextTask, head_kind_of
 
 
@@ -31,14 +33,20 @@ class Regress(TextTask[RegressOutput]):
     problems = ("regression",)
     metric = "pearson"
 
-    def __init__(self, head: HeadKind = "linear", mean: float = 0.0, deviation: float = 1.0) -> None:
-        """A new head starts at `mean`, and errors count in units of `deviation`."""
+    def __init__(
+        self, head: HeadKind = "linear", mean: float = 0.0, deviation: float = 1.0, spread: float = 1.0
+    ) -> None:
+        """The head says by how many times `deviation` a number lies above `mean`. A finished model's says the number
+        itself, and `spread` is how far the numbers that it learned lay apart."""
         super().__init__(1, head)
-        self._mean, self._deviation = mean, deviation
+        self._mean, self._deviation, self.spread = mean, deviation, spread
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Regress:
-        return cls(head_kind_of(settings))
+        spread = checked_options(settings).get("spread", 1.0)
+        if not isinstance(spread, (int, float)) or not 0 < spread < math.inf:
+            raise CheckpointError(f"spread={spread!r} in config.json must be a number above 0")
+        return cls(head_kind_of(settings), spread=float(spread))
 
     @classmethod
     def learn_from(cls, inputs: Sequence[TextInput], head: HeadKind = "linear", **_: Any) -> Regress:
@@ -47,7 +55,7 @@ class Regress(TextTask[RegressOutput]):
             raise DataError(
                 "column 'label' holds the same number everywhere; there is nothing to learn: check the column"
             )
-        return cls(head, float(values.mean()), float(values.std()))
+        return cls(head, float(values.mean()), float(values.std()), float(values.std()))
 
     @staticmethod
     def parse_label(value: Any, where: str) -> float | None:
@@ -64,10 +72,16 @@ class Regress(TextTask[RegressOutput]):
     def settings(self) -> dict[str, Any]:
         return {"problem_type": self.problems[0], "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
 
-    def head(self, config: AlbertConfig) -> nn.Module:
-        head: Any = super().head(config)
-        nn.init.constant_(head.linear.bias, self._mean)
-        return head
+    def options(self) -> dict[str, Any]:
+        return super().options() | {"spread": self.spread}
+
+    def to_save(self, head: nn.Module) -> tuple[Regress, nn.Module]:
+        """The unit goes into the last layer, so that transformers computes the number too."""
+        finished: Any = copy.deepcopy(head)
+        with torch.no_grad():
+            finished.linear.weight.mul_(self._deviation)
+            finished.linear.bias.mul_(self._deviation).add_(self._mean)
+        return Regress(self.head_kind, spread=self.spread), finished
 
     def labelled(self, inputs: Sequence[TextInput], examples: Sequence[Example]) -> list[Example]:
         targets = np.array([record.label for record in inputs], dtype=np.float32)
@@ -75,15 +89,14 @@ class Regress(TextTask[RegressOutput]):
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         assert batch.targets is not None
-        wrong = mean_by_owner(scores["scores"].float(), batch).squeeze(-1) - batch.targets
-        return (wrong / self._deviation).square().mean()
+        wanted = (batch.targets - self._mean) / self._deviation
+        return (mean_by_owner(scores["scores"].float(), batch).squeeze(-1) - wanted).square().mean()
 
     def divergence(self, scores: Scores, others: Scores, batch: Batch) -> Tensor:
-        apart = mean_by_owner(scores["scores"].float() - others["scores"].float(), batch)
-        return (apart / self._deviation).square().mean()
+        return mean_by_owner(scores["scores"].float() - others["scores"].float(), batch).square().mean()
 
     def answer(self, record: TextInput, example: Example, scores: Scores) -> RegressOutput:
-        return RegressOutput(float(scores["scores"].float().mean()))
+        return RegressOutput(float(scores["scores"].double().mean()) * self._deviation + self._mean)
 
     def metrics(self, inputs: Sequence[TextInput], outputs: Sequence[RegressOutput]) -> dict[str, float]:
         scipy = require_extra("scipy.stats", "train")
@@ -97,8 +110,8 @@ class Regress(TextTask[RegressOutput]):
         }
 
     def judge(self, record: TextInput, output: RegressOutput) -> Judgement:
-        """Right falls from 1 to 0 over an error of one; the unit is the label's."""
-        right = max(0.0, 1.0 - abs(record.label - output.value))
+        """Right falls from 1 to 0 over an error as large as the numbers usually lie apart."""
+        right = max(0.0, 1.0 - abs(record.label - output.value) / self.spread)
         return Judgement(record.shown, f"{record.label:g}", f"{output.value:.3f}", right)
 
     def baseline(self, inputs: Sequence[TextInput]) -> dict[str, float]:

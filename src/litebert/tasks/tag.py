@@ -6,7 +6,7 @@ Words carry the tags: a word's first token is scored and speaks for it. Shapes: 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from litebert.data.batches import IGNORED, Batch, Example
-from litebert.data.labelled import Source, by_role
+from litebert.data.labelled import TABLES, Source, by_role, format_of
 from litebert.data.windows import Window, windows_of
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.model import Albert, AlbertConfig, HeadKind, TokenHead
@@ -138,7 +138,14 @@ class Tag(TrainableTask[TagInput, TagOutput]):
         return read_tagged(path, source or Source())
 
     def parse(self, item: Any, where: str) -> TagInput:
-        return parse_tagged(by_role(item) if isinstance(item, Mapping) else item, where)
+        if isinstance(item, TagInput):
+            return item
+        return parse_tagged(by_role(item, pairs=False) if isinstance(item, Mapping) else item, where)
+
+    def items_of(self, path: Path, source: Source) -> Iterator[tuple[str, Any]]:
+        if format_of(path) in TABLES:
+            return super().items_of(path, source)
+        return ((record.where, record) for record in read_tagged(path, source))
 
     def settings(self) -> dict[str, Any]:
         return label_settings(self.tags)

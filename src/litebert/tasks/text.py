@@ -99,7 +99,7 @@ class TextTask(TrainableTask[TextInput, Output]):
         examples = []
         for record, first in zip(inputs, firsts, strict=True):
             second = None if record.text_b is None else next(seconds)
-            examples.append(Example(_thinned(windows_of(first, second, tokenizer, max_length))))
+            examples.append(Example(windows_of(first, second, tokenizer, max_length, most=MAX_WINDOWS)))
         return examples
 
     def scores(self, model: Albert, batch: Batch) -> Scores:
@@ -107,12 +107,6 @@ class TextTask(TrainableTask[TextInput, Output]):
         head = model.heads[self.head_name]
         pooled = model.encoder.pool(hidden[:, 0]) if self.head_kind in ("linear", "mlp") else None
         return {"scores": head(hidden, batch.real, pooled)}  # (S, C)
-
-
-def _thinned(windows: list[Any]) -> list[Any]:
-    if len(windows) <= MAX_WINDOWS:
-        return windows
-    return [windows[round(i * (len(windows) - 1) / (MAX_WINDOWS - 1))] for i in range(MAX_WINDOWS)]
 
 
 def head_kind_of(settings: Mapping[str, Any]) -> HeadKind:
@@ -162,9 +156,11 @@ def _record(values: Mapping[str, Any], where: str, parse_label: Any) -> TextInpu
     """From values under the names of their roles."""
     text, text_b = values.get("text"), values.get("text_b")
     if not isinstance(text, str):
+        semicolons = " (the fields look as if semicolons were between them: save it with commas)"
+        hint = semicolons if any(";" in str(name) for name in values) else ""
         raise DataError(
             f"{where}: no text in column 'text' or 'text_a' (columns: {', '.join(map(str, values))}); rename a column "
-            "to 'text', or name it with --columns text=NAME, or text=1 for the first of a file without a header"
+            f"to 'text', or name it with --columns text=NAME, or text=1 for the first of a file without a header{hint}"
         )
     if text_b is not None and not isinstance(text_b, str):
         raise DataError(f"{where}: text_b={text_b!r} must be a string")

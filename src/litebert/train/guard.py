@@ -19,9 +19,12 @@ WINDOW = 200  # steps within which `retries` bad ones are too many
 class Guard:
     """Watches the loss; holds the last good state of everything that training changes in memory."""
 
-    def __init__(self, parts: Mapping[str, Stateful], *, every: int = 100, retries: int = 5) -> None:
-        """`parts`: the model, its optimizer, an average of its weights."""
-        self.parts, self.every, self.retries = dict(parts), every, retries
+    def __init__(
+        self, parts: Mapping[str, Stateful], *, every: int = 100, retries: int = 5, spike: float = SPIKE
+    ) -> None:
+        """`parts`: the model, its optimizer, an average of its weights. `spike`: how far over the running mean a loss
+        is no longer believed; small batches and squared errors jump by nature, so there it is infinite."""
+        self.parts, self.every, self.retries, self.spike = dict(parts), every, retries, spike
         self.skipped: list[int] = []
         self.done: int | None = None
         """Steps whose update is in the weights; None while one is being made."""
@@ -53,7 +56,7 @@ class Guard:
             return f"loss {loss}"
         if not math.isfinite(gradient_norm):
             return f"gradient norm {gradient_norm}"
-        if self._mean is not None and loss > self._mean + SPIKE:
+        if self._mean is not None and loss > self._mean + self.spike:
             return f"loss {loss:.2f}, where {self._mean:.2f} was usual"
         self._mean = loss if self._mean is None else MEMORY * self._mean + (1 - MEMORY) * loss
         return None
