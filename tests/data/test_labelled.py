@@ -240,3 +240,27 @@ def test_other_encodings_are_recognised(tmp_path: Path, encoding: str) -> None:
     text = "我们今天在这里看到的是一个很好的电影，大家都说不错。"
     path = write(tmp_path / "t.tsv", f"text\tlabel\n{text}\t好\n".encode(encoding))
     assert values_of(path) == [{"text": text, "label": "好"}]
+
+
+def test_a_lone_carriage_return_does_not_end_a_row_of_a_tsv(tmp_path: Path) -> None:
+    rows = read_rows(write(tmp_path / "t.tsv", "text\tlabel\none\rtwo\ta\nthree\tb\r\n"))
+    assert [row.values for row in rows] == [{"text": "one\rtwo", "label": "a"}, {"text": "three", "label": "b"}]
+
+
+def test_counted_columns_of_a_file_with_a_header_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"line 1: looks like a header \(text, label\); name the columns"):
+        read_rows(write(tmp_path / "t.tsv", "text\tlabel\none\ta\n"), Source.of(("text=1", "label=2")))
+
+
+def test_a_question_and_a_sentence_are_a_pair_only_where_pairs_are_asked_for(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", "question,sentence\nwho?,me\n")
+    assert read_rows(path)[0].values == {"text": "who?", "text_b": "me"}
+    assert read_rows(path, pairs=False)[0].values == {"question": "who?", "text": "me"}
+
+
+def test_a_broken_object_among_others_can_be_left_out(tmp_path: Path) -> None:
+    source = Source(skip_bad=True)
+    rows = read_rows(write(tmp_path / "t.json", '{"text": "a"}\n{"text" "b"}\n{"text": "c"}\n'), source)
+    assert [row.values["text"] for row in rows] == ["a", "c"]
+    assert len(source.skipped) == 1
+    assert "line 2: not JSON" in source.skipped[0]

@@ -9,15 +9,26 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
 
+from litebert.data.batches import Batch
+from litebert.data.squad import AnswerInput
 from litebert.files import read_json
 from litebert.recipes._finetuning import Attempt
+from litebert.recipes._finetuning_plan import Plan, split
+from litebert.tasks import Answer, Classify
+from litebert.tasks.text import TextInput
 from litebert.tokenizer import Tokenizer
 from litebert.train.loop import Step
 from tests.conftest import peer
-from tests.recipes.conftest import litebert, once, write_csv
+from tests.recipes.conftest import litebert, make_examples, once, write_csv
 from tests.recipes.finetuning import command, finished, logged, small_examples, small_start, taught_once, weights
 
 
@@ -262,3 +273,109 @@ def test_a_search_without_optuna_says_how_to_get_it(
         "litebert: optuna is not installed and is needed here; run: pip install 'litebert[search]'\n"
     )
     assert not (tmp_path / "out").exists()
+
+
+# --- what must not be taken for trouble -------------------------------------------------------------------------------
+
+
+def test_a_mixed_task_does_not_make_a_healthy_run_look_collapsed(start: Path, examples: Path, tmp_path: Path) -> None:
+    """Together two losses are above the prior of one; the guard must hear the one that it judges."""
+    flags = ("--mix", f"classify={examples}", "--epochs", 45, "--learning-rate", 3e-3, "--patience", 0)
+    assert litebert(*command(start, examples, tmp_path, *flags)) == 0
+    assert finished(tmp_path)["rate"] == 3e-3
+    assert finished(tmp_path)["collapsed"] is None
+    assert not (tmp_path / "checkpoints-again").exists()
+
+
+def test_numbers_that_lie_far_apart_are_learned_from_and_not_left_out(start: Path, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    rows = [{"text": f"rain {word}", "label": f"{np.exp(3 * random.standard_normal()):.4f}"} for word in range(60)]
+    train = write_csv(tmp_path / "t.csv", rows)
+    flags = ("--task", "regress", "--epochs", 3, "--batch-size", 2, "--learning-rate", 1e-3)
+    assert litebert(*command(start, train, tmp_path / "out", *flags)) == 0
+    assert not logged(tmp_path / "out", "event")
+
+
+def test_when_memory_runs_out_a_batch_is_cut_and_the_same_is_learned(
+    start: Path, examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--dropout", 0.0, "--epochs", 2)
+    assert litebert(*command(start, examples, tmp_path / "whole", *flags)) == 0
+    real = Attempt._loss
+
+    def scarce(self: Attempt, number: int, batch: Batch, share: float) -> dict[str, Tensor]:
+        if batch.examples > 4:
+            raise torch.OutOfMemoryError
+        return real(self, number, batch, share)
+
+    monkeypatch.setattr(Attempt, "_loss", scarce)
+    assert litebert(*command(start, examples, tmp_path / "cut", *flags)) == 0
+    assert "out of memory with 8 examples at once: going on with 4" in capsys.readouterr().err
+    # dropout of the head falls otherwise, so the losses are near and not equal
+    losses = [list(logged(tmp_path / name, "loss").values()) for name in ("whole", "cut")]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+
+
+def test_a_search_measures_the_kept_model_alone_on_the_test_file(start: Path, examples: Path, tmp_path: Path) -> None:
+    peer("optuna")
+    assert litebert(*command(start, examples, tmp_path, "--search", 2, "--epochs", 1, "--test", examples)) == 0
+    assert finished(tmp_path)["test"]
+    assert [finished(tmp_path / f"trial-{n}")["test"] for n in range(2)] == [{}, {}]
+
+
+def test_seeds_are_compared_on_the_same_examples(start: Path, examples: Path, tmp_path: Path) -> None:
+    records = Classify.read(examples)
+    held_out = [split(records, Classify.learn_from(records), seed, examples)[1] for seed in (0, 1)]
+    assert held_out[0] != held_out[1]
+    seen: list[list[Any]] = []
+    real = Plan.__init__
+
+    def watched(self: Plan, *arguments: Any) -> None:
+        real(self, *arguments)
+        seen.append(self.held_out)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Plan, "__init__", watched)
+        assert litebert(*command(start, examples, tmp_path, "--seeds", 2, "--epochs", 1)) == 0
+    assert seen == [held_out[0]] * 2
+
+
+def test_labels_with_brackets_are_only_text(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"text": row["text"], "label": f"[/{row['label'][:1]}]"} for row in make_examples(24) if row["label"] != "food"
+    ]
+    train = write_csv(tmp_path / "t.csv", rows)
+    assert litebert(*command(start, train, tmp_path / "out", "--valid", train)) == 0
+    assert "f1_of_[/w]" in capsys.readouterr().err
+    assert litebert("evaluate", "--model", tmp_path / "out", "--data", train) == 0
+    assert litebert(*command(start, train, tmp_path / "sweep", "--valid", train, "--seeds", 2)) == 0
+
+
+# --- the split --------------------------------------------------------------------------------------------------------
+
+
+@given(sizes=st.lists(st.integers(1, 40), min_size=2, max_size=12), seed=st.integers(0, 1000))
+def test_a_split_takes_about_a_tenth_of_all_and_never_a_whole_class(sizes: list[int], seed: int) -> None:
+    records = [TextInput(f"{label} {n}", label=str(label)) for label, size in enumerate(sizes) for n in range(size)]
+    if len(records) < 3:
+        return
+    learned, held_out = split(records, Classify([str(n) for n in range(len(sizes))]), seed, Path("t.csv"))
+    assert sorted(map(str, [*learned, *held_out])) == sorted(map(str, records))
+    assert held_out
+    assert len(held_out) <= len(records) / 10 + 1
+    if max(sizes) > 1:
+        assert {record.label for record in learned} == {record.label for record in records}
+
+
+def test_rare_classes_reach_the_held_out_examples_as_often_as_they_should() -> None:
+    records = [TextInput(str(n), label="rare" if n % 111 == 0 else "common") for n in range(1000)]
+    task = Classify(["common", "rare"])
+    rare = [sum(x.label == "rare" for x in split(records, task, seed, Path("t.csv"))[1]) for seed in range(40)]
+    assert 0.5 < np.mean(rare) < 1.5  # of ten rare ones a tenth
+
+
+def test_the_questions_about_one_passage_stay_together() -> None:
+    records = [AnswerInput("who?", f"context {n // 4}", ()) for n in range(200)]
+    learned, held_out = split(records, Answer(), 0, Path("t.json"))
+    assert len(held_out) == 20
+    assert not {x.context for x in learned} & {x.context for x in held_out}

@@ -172,3 +172,70 @@ def test_a_mistake_in_a_table_leaves_no_file(flow: Flow, tmp_path: Path, capsys:
     assert litebert("predict", "--model", flow.classifier, "--input", rows, "--output", out) == 2
     assert f"{rows}, line 2: no text" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_mistake_in_a_pipe_that_stays_open_ends_the_command_cleanly(flow: Flow) -> None:
+    """A thread that waits for more of a pipe must not bring the interpreter down when the command ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "litebert", "predict", "--model", str(flow.pretrained), "--device", "cpu"],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stderr is not None
+    try:
+        process.stdin.write(b"there is no gap here\n")
+        process.stdin.flush()
+        assert process.wait(PATIENCE_SECONDS) == 2
+        assert process.stderr.read().startswith(b"litebert: standard input, line 1:")
+    finally:
+        process.kill()
+        process.stdin.close()
+
+
+def test_columns_are_named_for_answers_as_they_are_for_learning(
+    flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("number,phrase\n1,rain and thunder\n2,eggs\n")
+    plain = answered(capsys, "--model", flow.classifier, "--input", flow.examples)
+    named = answered(capsys, "--model", flow.classifier, "--input", table, "--columns", "text=phrase")
+    assert len(named) == 2
+    assert named[0].keys() == plain[0].keys()
+    assert named == [asdict(x) for x in package.load(flow.classifier).predict(["rain and thunder", "eggs"])]
+
+
+def test_rows_that_cannot_be_read_are_left_out_and_counted(
+    flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = write_jsonl(tmp_path / "t.jsonl", [{"text": "rain"}, {"text": 7}, {"text": "eggs"}])
+    assert litebert("predict", "--model", flow.classifier, "--input", rows, "--skip-bad") == 0
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == 2
+    assert f"1 left out, the first: {rows}, line 2" in told.err
+
+
+def test_a_file_of_tagged_words_is_asked_about_its_texts(
+    tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.conll"
+    path.write_text("Anna B-person\nrang O\n\nNobody O\n")
+    model = untrained("tag", path, tokenizer, tmp_path / "tagger")
+    texts = ["Anna rang", "Nobody"]
+    assert answered(capsys, "--model", model, "--input", path) == [
+        asdict(x) for x in package.load(model).predict(texts)
+    ]
+
+
+def test_spans_count_the_spaces_before_a_text(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.conll"
+    path.write_text("Anna B-person\nrang O\n")
+    model = untrained("tag", path, tokenizer, tmp_path / "tagger")
+    ask("   Anna rang Anna\n", monkeypatch)
+    spans = answered(capsys, "--model", model)[0]["spans"]
+    assert all("   Anna rang Anna"[span["start"] : span["end"]] == span["text"] for span in spans)
+    assert spans == asdict(package.load(model).predict(["   Anna rang Anna"])[0])["spans"]
