@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MARKER = ".litebert-demo"
 TAGGED = {"messages": 240, "messages-test": 60}
-ASKED_ABOUT = {"orders": 80, "orders-test": 20}  # four questions about each
+ASKED_ABOUT = {"orders": 160, "orders-test": 20}  # four questions about each
 SHOWN = 3
 ASKED = (
     "i was charged twice this month, please refund one of them",
@@ -102,7 +102,7 @@ def run(config: Config) -> int:
     for name, count in TAGGED.items():
         write_tagged(config.out / f"{name}.conll", count, f"{config.seed} {name}")
     marked = _teach(config, "tag", "messages", ".conll")
-    _say(console, 9, "teach it to answer questions, with 320 made-up ones; some have no answer")
+    _say(console, 9, "teach it to answer questions, with 640 made-up ones; some have no answer")
     for name, count in ASKED_ABOUT.items():
         write_questions(config.out / f"{name}.json", count, f"{config.seed} {name}")
     answered = _teach(config, "answer", "orders", ".json")
@@ -128,8 +128,8 @@ def _teach(config: Config, task: Any, name: str, suffix: str) -> evaluate.Evalua
     """Fine-tune the pre-trained model and measure it; None when a stop was asked for."""
     out, train, test = config.out / task, config.out / f"{name}{suffix}", config.out / f"{name}-test{suffix}"
     settings = finetune.Config(
-        model=str(config.out / "pretrained"), train=train, out=out, task=task, epochs=min(8, config.epochs),
-        batch_size=16, learning_rate=3e-4, seed=config.seed, device="cpu",
+        model=str(config.out / "pretrained"), train=train, out=out, task=task, epochs=min(10, config.epochs),
+        batch_size=16, learning_rate=5e-4, seed=config.seed, device="cpu",
     )  # fmt: skip
     return None if finetune.run(settings) else _evaluate(out, test)
 
