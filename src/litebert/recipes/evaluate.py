@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from litebert.measure.curves import Point
+    from litebert.predict import Model
     from litebert.tasks.base import Judgement
 
 COUNTED_LABELS = 200  # of more classes a confusion matrix is nearly empty, and large
@@ -101,9 +102,14 @@ class Evaluation:
 def run(config: Config) -> None:
     from rich.console import Console
 
+    from litebert.predict import load
+
     if config.out is not None:
         refuse_overwrite(config.out / "evaluation.json", "an evaluation")
-    found = [[evaluate(config, model, data) for data in config.data] for model in config.model]
+    found = []
+    for name in config.model:
+        model = load(name)
+        found.append([evaluate(config, name, data, model) for data in config.data])
     one = found[0][0] if len(config.model) * len(config.data) == 1 else None
     if config.json:
         print(json.dumps(one.figures() if one else [[x.figures() for x in row] for row in found], ensure_ascii=False))
@@ -118,8 +124,8 @@ def run(config: Config) -> None:
         make_console().print(f"look at {config.out / 'report.html'}", highlight=False, markup=False)
 
 
-def evaluate(config: Config, model_name: str, data: Path) -> Evaluation:
-    """The evaluation of one model on one file as data."""
+def evaluate(config: Config, model_name: str, data: Path, model: Model | None = None) -> Evaluation:
+    """The evaluation of one model on one file as data; the model is loaded by its name where it is not given."""
     from litebert.data.corpus import read_lines
     from litebert.data.labelled import TABLES, Source, format_of
     from litebert.measure.bins import calibration_error
@@ -129,7 +135,7 @@ def evaluate(config: Config, model_name: str, data: Path) -> Evaluation:
     from litebert.train.log import counting
     from litebert.train.runtime import pick_device
 
-    model = load(model_name).to(pick_device(config.device))
+    model = (model or load(model_name)).to(pick_device(config.device))
     task: Any = model.task
     if not isinstance(task, TrainableTask if format_of(data) in TABLES else (TrainableTask, Mask)):
         raise ConfigError(
