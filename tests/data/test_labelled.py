@@ -264,3 +264,14 @@ def test_a_broken_object_among_others_can_be_left_out(tmp_path: Path) -> None:
     assert [row.values["text"] for row in rows] == ["a", "c"]
     assert len(source.skipped) == 1
     assert "line 2: not JSON" in source.skipped[0]
+
+
+def test_the_first_of_a_pair_may_be_called_text_a(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", "a,b,c\none,two,x\n")
+    rows = read_rows(path, Source.of(("text_a=a", "text_b=b", "label=c")))
+    assert rows[0].values == {"text": "one", "text_b": "two", "label": "x"}
+
+
+def test_a_folder_is_no_table(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is a folder; give one of its files"):
+        read_rows(tmp_path)

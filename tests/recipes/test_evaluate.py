@@ -66,7 +66,7 @@ def test_the_page_shows_confusion_sureness_length_and_errors(page: Path) -> None
     assert len(drawn) == 3
     assert drawn[0] == "Rows are the truth, columns the model's answers."
     assert drawn[1].startswith("On the dashed line the model is as right as it is sure.")
-    assert drawn[2] == "Each dot stands for about as many examples."
+    assert drawn[2] == "Each dot is the mean of about as many examples as every other."
     wrong = [answer for answer in answers_in(page) if not answer["right"]]
     assert len(wrong) >= WRONG
     for answer in wrong:

@@ -64,7 +64,7 @@ def setting(command: str, flags: str, *says: str) -> Mistake:
 MISTAKES = [
     # tables
     Mistake("a table that is not there", TUNE.replace("FILE", "nope.csv"), ("nope.csv", *MISSING)),
-    Mistake("a folder as a table", TUNE.replace("FILE", "d.csv"), ("d.csv", "Is a directory"), "d.csv/x"),
+    Mistake("a folder as a table", TUNE.replace("FILE", "d.csv"), ("d.csv", "is a folder"), "d.csv/x"),
     table("another name for the text", "phrase,label\na,b\n", "line 2", "'text'", "phrase, label", "--columns"),
     table("another name for label", "text,kind\na,b\n", "line 2", "no column 'label'", "text, kind", "rename one"),
     table("an empty table", "", "holds no examples", "header line"),

@@ -74,7 +74,7 @@ class Source:
         )
         if wrong:
             raise ConfigError(f"columns={wrong!r} must say what stands where, such as text=sentence or label=2")
-        return cls({role: column for role, _, column in pairs}, skip_bad)
+        return cls({"text" if role == "text_a" else role: column for role, _, column in pairs}, skip_bad)
 
     @property
     def numbers(self) -> dict[str, int] | None:
@@ -100,6 +100,8 @@ def read_rows(path: Path, source: Source | None = None, *, pairs: bool = True) -
     """
     source = source or Source()
     kind = format_of(path)
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder; give one of its files")
     if kind not in FORMATS:
         raise DataError(
             f"{path}: unknown format {kind!r}; "

@@ -31,7 +31,7 @@ def write_page(found: Evaluation, out: Path) -> None:
         report.points(found.sureness, caption, "how sure the model was", "how right it was", diagonal=True)
     report.heading("Does length matter?")
     sizes = [len(one.text) for one in found.judgements]
-    caption = "Each dot stands for about as many examples."
+    caption = "Each dot is the mean of about as many examples as every other."
     report.points(
         by_size(sizes, [one.right for one in found.judgements]), caption, "characters of the text", "how right"
     )

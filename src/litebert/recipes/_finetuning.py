@@ -72,6 +72,8 @@ def finetune(config: Config, console: Console, split_seed: int | None = None) ->
         if attempt == 0 and config.resume and (config.out / "checkpoints-again" / "latest").is_file():
             continue  # the run that is resumed had begun again already
         run = Attempt(plan, rate, last=attempt == 1)
+        if config.metric is not None:
+            run.measure()  # refuses a metric that does not exist before anything is learned
         if not run(why):
             return None
         if run.collapsed is None:
@@ -81,10 +83,10 @@ def finetune(config: Config, console: Console, split_seed: int | None = None) ->
     test, baseline = plan.measure_best()
     result = Result(plan.metric, run.best, run.best_epoch, seconds, test, baseline, rate, run.collapsed, plan.decisive)
     write_json(config.out / "finished.json", asdict(result))
-    if run.collapsed is not None:
+    if run.collapsed is not None or run.best[plan.metric] <= run.floor:
         console.print(
-            "this model answers little better than the commonest answer would; it needs more examples, more --epochs, "
-            "or a model that has read more text",
+            "this model is no better than one that answers without reading; it needs more --epochs, a higher "
+            "--learning-rate, more examples, or a model that has read more text",
             highlight=False,
             markup=False,
         )
@@ -138,6 +140,7 @@ class Attempt:
                 self._restore(self.checkpoints.state)
                 if self._waited(start) is not None:  # it had seen enough already
                     return True
+                plan.console.print(f"going on from step {start:,}", highlight=False)
             with RunLog(config.out, plan.console, "finetune", start=start) as self.log:
                 if why is not None and not start:
                     self.log.say(why)
@@ -237,19 +240,25 @@ class Attempt:
         if step.done % plan.epoch_steps:
             return
         epoch = step.done // plan.epoch_steps
-        found = self.model.score_examples(plan.task, plan.questions)  # in float32, as whoever uses the model will
-        plan.task.tune(plan.held_out, plan.questions, found)
-        answers = [plan.task.answer(*three) for three in zip(plan.held_out, plan.questions, found, strict=True)]
-        metrics = plan.task.metrics(plan.held_out, answers)
+        metrics = self.measure()
         self.log.validation(step.done, metrics)
-        if plan.metric not in metrics:
-            raise ConfigError(f"metric={plan.metric!r} is none of {', '.join(metrics)}; choose one of them")
         better = metrics[plan.metric] - self.best.get(plan.metric, -math.inf)
         if better > 0:
             self.improved = epoch
         if better >= 0:  # of equals the one that has learned longer
             self.best, self.best_epoch = metrics, epoch
             self._saved_model().save(self.config.out)
+
+    def measure(self) -> dict[str, float]:
+        """The scores on the held-out examples."""
+        plan = self.plan
+        found = self.model.score_examples(plan.task, plan.questions)  # in float32, as whoever uses the model will
+        plan.task.tune(plan.held_out, plan.questions, found)
+        answers = [plan.task.answer(*three) for three in zip(plan.held_out, plan.questions, found, strict=True)]
+        metrics = plan.task.metrics(plan.held_out, answers)
+        if plan.metric not in metrics:
+            raise ConfigError(f"metric={plan.metric!r} is none of {', '.join(metrics)}; choose one of them")
+        return metrics
 
     def _saved_model(self) -> Model:
         """The model as it is finished, without the heads of tasks that only helped."""

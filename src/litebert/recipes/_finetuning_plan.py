@@ -156,7 +156,7 @@ class Plan:
             f"{config.task}: {len(lesson.records):,} examples to learn from, {len(self.held_out):,} to choose by; "
             f"{self.epochs} epochs of {self.epoch_steps:,} steps, rate {self.rate:.2g}, on {self.device}"
         )
-        lengths = np.array([sum(len(s.ids) for s in example.sequences) for example in lesson.examples])
+        lengths = np.array([_tokens(example) for example in lesson.examples])
         half, most = np.percentile(lengths, [50, 95])
         texts = [*lesson.examples, *self.questions]
         long, gaps = any(map(_is_cut, texts)), sum(map(_has_gaps, texts))
@@ -179,6 +179,13 @@ class Plan:
         if left_out:
             atomic_write(config.out / "skipped.txt", "\n".join(left_out) + "\n")
             say(f"{len(left_out):,} left out, the first: {left_out[0]}; all are listed in {config.out / 'skipped.txt'}")
+
+
+def _tokens(example: Example) -> int:
+    """How long its sequence would be if nothing were cut; of several options the longest."""
+    windows = [sequence for sequence in example.sequences if isinstance(sequence, Window)]
+    whole = [len(window.ids) - (window.end - window.start) + window.total for window in windows]
+    return max(whole, default=example.length)
 
 
 def _is_cut(example: Example) -> bool:
