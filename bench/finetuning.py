@@ -13,6 +13,7 @@ import argparse
 import os
 import shutil
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -188,6 +189,8 @@ def main() -> None:
         for seed in options.seeds:
             for who, run in (("ours", ours), ("theirs", theirs)):
                 found[who].append(run(SETS[name], options, seed, options.out / f"{name}-{who}-{seed}"))
+                score, seconds = found[who][-1]
+                print(f"{name}, {who}, seed {seed}: {score:.4f} in {seconds:.1f} s", file=sys.stderr, flush=True)
         scores, seconds = ([[pair[part] for pair in found[who]] for who in found] for part in (0, 1))
         told = [f"{statistics.mean(x):.4f} ± {statistics.stdev(x) if len(x) > 1 else 0:.4f}" for x in scores]
         medians = [statistics.median(x) for x in seconds]

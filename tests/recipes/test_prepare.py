@@ -70,7 +70,12 @@ def test_a_stopped_run_continues_with_the_same_bytes(
 ) -> None:
     out = tmp_path / "shards"
     run = command(corpus, flow, out, "--workers", workers)
-    process = subprocess.Popen([sys.executable, "-m", "litebert", *run], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "litebert", *run],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )
     deadline = time.monotonic() + 60
     while not (out / "journal.json").exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)

@@ -49,8 +49,8 @@ HeadKind = Literal["linear", "mlp", "cnn", "lstm"]
 both directions of the text."""
 
 
-class TextHead(nn.Module):
-    """Scores of a whole text, from the pooled vector or, for cnn and lstm, from the tokens."""
+class _TaskHead(nn.Module):
+    """Dropout, what the kind puts in between, and one matrix."""
 
     def __init__(self, config: AlbertConfig, num_outputs: int, kind: HeadKind = "linear", dropout: float = 0.0) -> None:
         super().__init__()
@@ -58,6 +58,10 @@ class TextHead(nn.Module):
         self.body = _body(config, kind)
         self.linear = nn.Linear(config.hidden_size, num_outputs)
         initialize(self, config.initializer_range)
+
+
+class TextHead(_TaskHead):
+    """Scores of a whole text, from the pooled vector or, for cnn and lstm, from the tokens."""
 
     def forward(self, hidden: Tensor, real: Tensor, pooled: Tensor | None) -> Tensor:
         """(S, L, H), (S, L) True at real tokens, and (S, H) where the kind reads it; (S, C) out."""
@@ -68,15 +72,8 @@ class TextHead(nn.Module):
         return self.linear(self.dropout(found))
 
 
-class TokenHead(nn.Module):
+class TokenHead(_TaskHead):
     """Scores of every token."""
-
-    def __init__(self, config: AlbertConfig, num_outputs: int, kind: HeadKind = "linear", dropout: float = 0.0) -> None:
-        super().__init__()
-        self.dropout = nn.Dropout(dropout)
-        self.body = _body(config, kind)
-        self.linear = nn.Linear(config.hidden_size, num_outputs)
-        initialize(self, config.initializer_range)
 
     def forward(self, hidden: Tensor, real: Tensor) -> Tensor:  # (S, L, H), (S, L) -> (S, L, C)
         hidden = self.dropout(hidden)

@@ -155,10 +155,10 @@ class TrainableTask(Task[Input, Output]):
         """What a split must not tear apart: a passage that several questions are about; None = nothing."""
         return None
 
+    @abstractmethod
     def divergence(self, scores: Scores, others: Scores, batch: Batch) -> Tensor:
         """How far two sets of scores of one batch lie apart: the symmetric Kullback-Leibler distance of what they make
         likely, a mean over all that is scored. R-Drop and SMART make it small."""
-        raise NotImplementedError
 
 
 def hidden_of(encoder: Encoder, batch: Batch) -> Tensor:  # (S, L, H)
