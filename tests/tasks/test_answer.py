@@ -292,7 +292,7 @@ def test_one_answer_is_judged_by_its_f1(tokenizer: Tokenizer) -> None:
     (example,) = task.features([record], tokenizer, 64)
     output = task.answer(record, example, oracle(task, record, example))
     judged = task.judge(record, replace(output, text="1963年5月"))
-    assert (judged.text, judged.truth, judged.answer) == ("何时？", "1963年", "1963年5月")
+    assert (judged.text, judged.truth, judged.answer) == (f"何时？ / {record.context}", "1963年", "1963年5月")
     assert judged.right == pytest.approx(2 / 3)
     silent = task.judge(replace(record, answers=()), replace(output, text=""))
     assert (silent.truth, silent.answer, silent.right) == ("(no answer)", "(no answer)", 1.0)

@@ -314,7 +314,8 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
         golds = gold_texts([record])
         right = float(question_scores([output.text], golds, is_chinese([[record.context]]))[1][0])
         truth = " | ".join(dict.fromkeys(golds[0])) or NO_ANSWER
-        return Judgement(record.question, truth, output.text or NO_ANSWER, right, output.probability)
+        shown = f"{record.question} / {record.context}"  # without which nobody can say what is right
+        return Judgement(shown, truth, output.text or NO_ANSWER, right, output.probability)
 
     def baseline(self, inputs: Sequence[AnswerInput]) -> dict[str, float]:
         """Never an answer."""
