@@ -94,6 +94,19 @@ def test_help_of_a_command_does_not_import_torch() -> None:
     assert answer.stdout.splitlines()[-1] == "False"
 
 
+@pytest.mark.parametrize(("under_torchrun", "shut_down"), [(False, ["shut down"]), (True, [])])
+def test_a_rank_ends_without_the_shutdown_that_may_abort_it(under_torchrun: bool, shut_down: list[str]) -> None:
+    environment = dict(os.environ) | ({"TORCHELASTIC_RUN_ID": "1"} if under_torchrun else {})
+    code = (
+        "import atexit, sys; from litebert.cli import command\n"
+        "atexit.register(print, 'shut down')\n"
+        "print('said'); sys.argv[1:] = ['no-such-command']; command()"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert (answer.returncode, answer.stdout.split("\n")[:-1]) == (2, ["said", *shut_down])
+    assert "no-such-command" in answer.stderr
+
+
 def test_the_version_is_the_packages() -> None:
     answer = in_a_process("--version")
     assert (answer.returncode, answer.stdout) == (0, f"litebert {litebert.__version__}\n")

@@ -1,7 +1,5 @@
 """`python -m litebert`."""
 
-import sys
+from litebert.cli import command
 
-from litebert.cli import main
-
-sys.exit(main())
+command()

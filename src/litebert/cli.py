@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from litebert import __version__
 from litebert.errors import ConfigError, LitebertError
@@ -179,5 +179,18 @@ def _overview() -> str:
     return "\n".join(lines)
 
 
+def command() -> NoReturn:
+    """What `litebert` and `python -m litebert` run."""
+    code = main()
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # under torchrun
+        # A thread of the process group may still hold the tensor of the last exchange, and the process is aborted when
+        # the thread lets go of it while the interpreter shuts down (pytorch/pytorch#179291). Nothing is left to do
+        # here but to end.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    command()
