@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from litebert.errors import ConfigError, DataError
 from litebert.model import PRESETS, Albert, AlbertConfig, Encoder, preset, pretraining_heads
+from litebert.model.attention import Dense, choose_backend
 from litebert.train.optimizers import adamw
 
 
@@ -204,6 +206,79 @@ def test_a_sequence_of_padding_only_gives_zeros_and_finite_gradients(tiny_config
     hidden.square().sum().backward()
     assert hidden[1].abs().max() == 0
     assert all(torch.isfinite(p.grad).all() for p in encoder.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"inner_group_num": 2}, {"relative_attention_distance": 2}, {"sharing": "none"}], ids=str
+)
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_wanted_rows_and_their_gradients_are_those_of_a_whole_run(
+    tiny_config: AlbertConfig, changes: dict[str, Any], checkpointing: bool, depth: int
+) -> None:
+    config = replace(tiny_config, num_hidden_layers=3, **changes)
+    ids, mask, segments = padded_batch(config)
+    rows = torch.tensor([0, 9, 18, 3, 12])  # the first of each sequence, and two others
+    lengths = mask.sum(1)
+    packed_rows = torch.tensor([0, 9, 13, 3, 12])
+
+    def run(encoder: Encoder, wanted: bool, packed: bool) -> Tensor:
+        encoder.gradient_checkpointing = checkpointing
+        if packed:
+            given = {"rows": packed_rows} if wanted else {}
+            found = encoder.packed(ids[mask], lengths, segments[mask], depth=depth, **given)
+            return found if wanted else found[packed_rows]
+        given = {"rows": rows} if wanted else {}
+        found = encoder(ids, mask, segments, depth=depth, **given)
+        return found if wanted else found.flatten(0, 1)[rows]
+
+    for packed in (False, True):
+        results = []
+        for wanted in (False, True):
+            encoder = encoder_of(config)
+            found = run(encoder, wanted, packed)
+            found.square().sum().backward()
+            results.append((found, {name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}))
+        (expected, slopes), (found, own) = results
+        torch.testing.assert_close(found, expected)
+        assert own.keys() == slopes.keys()
+        for name in own:
+            torch.testing.assert_close(own[name], slopes[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_rows_that_nobody_wants_cost_the_last_pass_little(tiny_config: AlbertConfig) -> None:
+    config = replace(tiny_config, num_hidden_layers=1)
+    encoder, (ids, mask, _) = encoder_of(config), padded_batch(config)
+    widened: list[int] = []
+    encoder.ffn[0].register_forward_hook(lambda module, given, out: widened.append(len(out)))
+    encoder(ids, mask)
+    encoder(ids, mask, rows=torch.tensor([0, 9]))
+    assert widened == [27, 2]
+
+
+@pytest.mark.parametrize("distance", [0, 3])
+def test_bfloat16_on_a_cpu_is_as_exact_as_the_fused_kernel(tiny_config: AlbertConfig, distance: int) -> None:
+    """Hidden states and gradients, against float32."""
+    config = replace(tiny_config, relative_attention_distance=distance)
+    ids, mask, segments = padded_batch(config, (40, 23, 7))
+
+    def errors(backend: str) -> tuple[float, float]:
+        results = []
+        for half in (False, True):
+            encoder = encoder_of(config)
+            encoder.backend = backend if half else "sdpa"  # type: ignore[assignment]
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                hidden = encoder(ids, mask, segments)
+            hidden.float().square().sum().backward()
+            slopes = torch.cat([p.grad.flatten() for p in encoder.parameters() if p.grad is not None])
+            results.append((hidden.detach().float(), slopes))
+        (exact, exact_slopes), (rounded, rounded_slopes) = results
+        return tuple(float((a - b).norm() / a.norm()) for a, b in ((exact, rounded), (exact_slopes, rounded_slopes)))  # type: ignore[return-value]
+
+    fused, own = errors("sdpa"), errors("auto")
+    assert choose_backend(torch.bfloat16, False, Dense(1, 1, None), None, 0.0) == "eager"
+    for ours, theirs in zip(own, fused, strict=True):
+        assert 0 < ours < 2 * theirs < 0.1
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])

@@ -83,8 +83,7 @@ def test_what_stands_in_the_padding_does_not_matter(tiny_config: AlbertConfig, k
     module, hidden = lively(head(tiny_config, 2, kind)), torch.randn(2, 7, 32)
     real = torch.arange(7) < torch.tensor([[4], [7]])
     other = hidden.where(real[..., None], 100.0)
-    more = (None,) if head is TextHead else ()
-    found, expected = (module(given, real, *more) for given in (other, hidden))
+    found, expected = (module(given, real) for given in (other, hidden))
     keep = ... if head is TextHead else real
     assert torch.allclose(found[keep], expected[keep], atol=1e-5)
 
@@ -115,8 +114,7 @@ def test_the_kinds_differ_in_what_they_can_see(tiny_config: AlbertConfig, head: 
     for kind in KINDS:
         module = lively(head(tiny_config, 2, kind))
         if head is TextHead:
-            pooled = hidden[:, 0] if kind in ("linear", "mlp") else None
-            scores = module(hidden, real, pooled).sum()
+            scores = (module(hidden[:, 0]) if kind in ("linear", "mlp") else module(hidden, real)).sum()
         else:
             scores = module(hidden, real)[0, 3].sum()
         (slope,) = torch.autograd.grad(scores, hidden)
@@ -134,8 +132,7 @@ def test_the_kinds_differ_in_what_they_can_see(tiny_config: AlbertConfig, head: 
 def test_dropout_is_on_while_learning_alone(tiny_config: AlbertConfig, kind: HeadKind, head: Any) -> None:
     module = lively(head(tiny_config, 2, kind, 0.5))
     hidden, real = torch.randn(2, 5, 32), torch.ones(2, 5, dtype=torch.bool)
-    pooled = hidden[:, 0] if kind in ("linear", "mlp") else None
-    given = (hidden, real, pooled) if head is TextHead else (hidden, real)
+    given = (hidden[:, 0],) if head is TextHead and kind in ("linear", "mlp") else (hidden, real)
     assert torch.equal(module(*given), module(*given))
     module.train()
     assert not torch.equal(module(*given), module(*given))

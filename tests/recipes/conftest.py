@@ -14,6 +14,7 @@ import torch
 from filelock import FileLock
 
 from litebert.cli import main
+from litebert.train.runtime import has_bfloat16
 from tests.conftest import PROSE
 
 WORDS = {
@@ -24,6 +25,8 @@ WORDS = {
 FILLER = ["the", "and", "was", "on", "a", "of", "before", "every", "when", "they"]
 EXAMPLES = 24
 QUICK = ("--batch-size", 6, "--length", 12, "--device", "cpu")
+UNUSUAL = "fp32" if has_bfloat16(torch.device("cpu")) else "bf16"
+"""The precision that is not this machine's own."""
 SMALL = ("--preset", "tiny", "--batch-size", "2", "--length", "16", "--device", "cpu", "--validation-rows", "4")
 
 

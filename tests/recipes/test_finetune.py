@@ -23,7 +23,7 @@ from litebert.tasks.regress import RegressOutput
 from litebert.tasks.tag import TagOutput
 from litebert.tokenizer import Tokenizer
 from tests.conftest import peer
-from tests.recipes.conftest import WORDS, litebert, make_examples, once, write_csv
+from tests.recipes.conftest import UNUSUAL, WORDS, litebert, make_examples, once, write_csv
 from tests.recipes.finetuning import (
     EXAMPLES,
     FILES,
@@ -114,7 +114,7 @@ def test_the_best_epoch_is_what_is_saved(taught: tuple[str, Path], capsys: pytes
     assert scores[found["epoch"] * max(scores) // 3] == max(scores.values())
     measured = evaluated(capsys, folder / "out", next(folder.glob("valid.*")))
     assert measured["task"] == task
-    assert measured["metrics"] == pytest.approx(found["metrics"], rel=1e-4)
+    assert measured["metrics"] == pytest.approx(found["metrics"], rel=1e-3)
 
 
 def test_the_test_file_gets_what_evaluate_says_of_it(
@@ -227,7 +227,7 @@ STRATEGIES: list[tuple[object, ...]] = [
     ("--bounds", "project", "--bound-max", 0.02), ("--squash", "tanh", "--squash-temperature", 1e-4),
     ("--step-temperature", 0.5), ("--r-drop", 1), ("--adversarial", "freelb"), ("--adversarial", "smart"),
     ("--lora", 2), ("--mixout", 0.5), ("--head", "mlp"), ("--head", "cnn"), ("--head", "lstm"), ("--class-weights",),
-    ("--label-smoothing", 0.2), ("--dropout", 0.3), ("--precision", "bf16"),
+    ("--label-smoothing", 0.2), ("--dropout", 0.3), ("--precision", UNUSUAL),
 ]  # fmt: skip
 
 

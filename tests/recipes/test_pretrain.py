@@ -19,7 +19,7 @@ from litebert.errors import ConfigError
 from litebert.recipes import pretrain
 from litebert.recipes._pretraining import SaveEvery
 from litebert.tasks.pretraining import PretrainingObjective
-from tests.recipes.conftest import Flow, litebert
+from tests.recipes.conftest import UNUSUAL, Flow, litebert
 
 STEPS = 8
 SMALL: dict[str, Any] = {
@@ -66,7 +66,7 @@ CHANGES: list[dict[str, Any]] = [
     {"depth_ramp": ""}, {"optimizer": "adamw"}, {"optimizer": "lamb"}, {"schedule": "linear"}, {"schedule": "cosine"},
     {"schedule": "poly"}, {"schedule": "poly", "poly_power": 1.0}, {"schedule": "constant"}, {"warmup": 0.1},
     {"hot_start": 0.5}, {"decay_share": 0.2}, {"weight_decay": 0.5}, {"clip_norm": 0.1}, {"average": 0.9},
-    {"dropout": 0.1}, {"precision": "bf16"}, {"precision": "bf16-pure"}, {"sharing": "attention"}, {"sharing": "ffn"},
+    {"dropout": 0.1}, {"precision": UNUSUAL}, {"precision": "bf16-pure"}, {"sharing": "attention"}, {"sharing": "ffn"},
     {"sharing": "none"}, {"layers": 3}, {"hidden_size": 128}, {"layer_decay_rate": 0.5}, {"scale_embedding": 0.1},
     {"depth_factors": (0.1, 1.0, 1.0, 1.0)}, {"layer_weight_decay": 0.1, "weight_decay": 0.5}, {"unfreeze_steps": 8},
     {"bounds": "project", "bound_max": 0.02}, {"squash": "tanh", "squash_temperature": 1e-4},

@@ -208,16 +208,17 @@ def test_a_larger_vocabulary_scores_old_words_as_before(model: Model, data: Pret
 
 
 @pytest.mark.parametrize(("length", "mflop"), [(512, 570), (128, 528)])
-def test_the_cost_of_a_token_is_the_one_known_for_base(length: int, mflop: float) -> None:
-    assert flops_per_token(preset("base"), 12, length, 0.15) / 1e6 == pytest.approx(mflop, rel=0.01)
+def test_the_cost_of_a_token_is_the_one_known_for_base_less_what_is_left_out(length: int, mflop: float) -> None:
+    left_out = 0.85 * 3 * 2 * 9 * 768**2 / 1e6  # tokens that are not masked skip nine of the last pass's matrices
+    assert flops_per_token(preset("base"), 12, length, 0.15) / 1e6 == pytest.approx(mflop - left_out, rel=0.01)
 
 
 def test_the_cost_of_a_token_grows_with_depth_length_and_masking() -> None:
     base = flops_per_token(preset("base"), 12, 128, 0.15)
-    assert flops_per_token(preset("base"), 6, 128, 0.15) == pytest.approx(base / 2, rel=0.01)
+    assert 0.45 * base < flops_per_token(preset("base"), 6, 128, 0.15) < 0.5 * base  # the last pass is the cheapest
     assert flops_per_token(preset("base"), 12, 256, 0.15) > base
     assert flops_per_token(preset("base"), 12, 128, 0.3) > base
-    assert flops_per_token(preset("base", inner_group_num=2), 6, 128, 0.15) == base
+    assert flops_per_token(preset("base", inner_group_num=2), 6, 128, 0.15) == pytest.approx(base)
 
 
 def test_the_entropy_of_unigrams_is_that_of_their_shares() -> None:

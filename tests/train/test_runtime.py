@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from litebert.errors import ConfigError
-from litebert.train.runtime import pick_device, stop_on_signal
+from litebert.train.runtime import has_bfloat16, pick_device, stop_on_signal
 
 
 def test_the_cpu_is_the_cpu_even_beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +27,22 @@ def test_a_gpu_that_is_not_there_is_refused_with_the_way_out(monkeypatch: pytest
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match=r"device=cuda, but torch sees no GPU here; use --device cpu"):
         pick_device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("able", "expected"), [({}, False), ({"avx512_bf16": True}, True), ({"amx_bf16": True, "avx512_bf16": False}, True)]
+)
+def test_a_cpu_takes_bfloat16_where_it_has_instructions_for_it(
+    monkeypatch: pytest.MonkeyPatch, able: dict[str, bool], expected: bool
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able, raising=False)
+    assert has_bfloat16(torch.device("cpu")) is expected
+    assert has_bfloat16(torch.device("cuda"))
+
+
+def test_a_torch_that_cannot_say_gets_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    assert not has_bfloat16(torch.device("cpu"))
 
 
 def test_a_signal_sets_the_request_instead_of_killing() -> None:

@@ -161,14 +161,22 @@ class Attention(nn.Module):
         self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
 
     def forward(
-        self, hidden: Tensor, layout: Layout, bias: Tensor | None, backend: Backend, seen: Seen | None = None
-    ) -> Tensor:  # (T, H)
+        self,
+        hidden: Tensor,
+        layout: Layout,
+        bias: Tensor | None,
+        backend: Backend,
+        seen: Seen | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:  # (T, H), or (R, H) when these rows are all that is wanted
         q, k, v = (
             _linear(self.qkv, hidden, seen, "qkv").unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
         )  # (T, N, D) each
         dropout = self.probs_dropout if self.training else 0.0
-        context = attend(q, k, v, layout, bias=bias, dropout=dropout, backend=backend)  # (T, N, D)
-        mixed = _linear(self.out, context.flatten(-2), seen, "out")
+        context = attend(q, k, v, layout, bias=bias, dropout=dropout, backend=backend).flatten(-2)  # (T, H)
+        if rows is not None:
+            hidden, context = hidden.index_select(0, rows), context.index_select(0, rows)
+        mixed = _linear(self.out, context, seen, "out")
         return _norm(self.norm, hidden + self.dropout(mixed), seen)
 
 
@@ -240,10 +248,13 @@ class Encoder(nn.Module):
         *,
         inputs_embeds: Tensor | None = None,
         depth: int | None = None,
+        rows: Tensor | None = None,
     ) -> Tensor:
         """Padded batch in, (B, L, H) out; columns that `attention_mask` hides return 0.
 
         `inputs_embeds`, (B, L, E), stands in for the word embeddings. `depth` runs that many passes instead of all.
+        `rows`, (R,), says which of the B * L tokens are wanted: (R, H) out, and the last pass leaves out most of its
+        work on the others.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise DataError("give the encoder exactly one of input_ids and inputs_embeds")
@@ -261,7 +272,10 @@ class Encoder(nn.Module):
         mask = None if attention_mask is None else attention_mask.bool()
         columns = torch.arange(length, device=words.device)
         hidden = self._embed(words, columns, token_type_ids, length).flatten(0, 1)  # (T, H)
-        hidden = self._run(hidden, Dense(batch, length, mask), depth).unflatten(0, (batch, length))
+        hidden = self._run(hidden, Dense(batch, length, mask), depth, rows)
+        if rows is not None:
+            return hidden
+        hidden = hidden.unflatten(0, (batch, length))
         return hidden if mask is None else hidden.where(mask[..., None], 0.0)
 
     def packed(
@@ -272,14 +286,16 @@ class Encoder(nn.Module):
         *,
         depth: int | None = None,
         longest: int | None = None,
+        rows: Tensor | None = None,
     ) -> Tensor:
         """Sequences of these `lengths` laid end to end, (T,) in, (T, H) out. No padding is ever computed.
 
-        `longest` is a bound on the lengths; without it they are read, for which the host waits for a GPU.
+        `longest` is a bound on the lengths; without it they are read, for which the host waits for a GPU. `rows` are
+        the wanted ones, as above.
         """
         layout = Packed.of(lengths, longest, len(input_ids))
         hidden = self._embed(self.word_embeddings(input_ids), layout.column, token_type_ids, layout.length)
-        return self._run(hidden, layout, depth)
+        return self._run(hidden, layout, depth, rows)
 
     def pool(self, first: Tensor) -> Tensor:
         """The vector that sentence-level heads read, from the hidden state of [CLS]: (B, H) in, (B, H) out."""
@@ -315,7 +331,7 @@ class Encoder(nn.Module):
         embedded = words + self.segment_embeddings(segments) + self.position_embeddings(positions)
         return self.project(self.embedding_dropout(self.embedding_norm(embedded)))
 
-    def _run(self, hidden: Tensor, layout: Layout, depth: int | None) -> Tensor:  # (T, H)
+    def _run(self, hidden: Tensor, layout: Layout, depth: int | None, rows: Tensor | None) -> Tensor:  # (T or R, H)
         bias = self._attention_bias(layout.length)
         passes = self._checked_depth(depth)
         backend = self.backend
@@ -323,22 +339,33 @@ class Encoder(nn.Module):
             dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
             backend = choose_backend(_compute_dtype(hidden), hidden.is_cuda, layout, bias, dropout)
         for layer in range(passes):
+            wanted = rows if layer == passes - 1 else None
             if self.gradient_checkpointing and torch.is_grad_enabled():
-                hidden = checkpoint(self._pass, hidden, layer, passes, layout, bias, backend, use_reentrant=False)
+                hidden = checkpoint(
+                    self._pass, hidden, layer, passes, layout, bias, backend, wanted, use_reentrant=False
+                )
             else:
-                hidden = self._pass(hidden, layer, passes, layout, bias, backend)
+                hidden = self._pass(hidden, layer, passes, layout, bias, backend, wanted)
         return hidden
 
     def _pass(
-        self, hidden: Tensor, layer: int, passes: int, layout: Layout, bias: Tensor | None, backend: Backend
-    ) -> Tensor:  # (T, H)
+        self,
+        hidden: Tensor,
+        layer: int,
+        passes: int,
+        layout: Layout,
+        bias: Tensor | None,
+        backend: Backend,
+        rows: Tensor | None,
+    ) -> Tensor:  # (T or R, H)
         """One layer: the blocks of its group, in order."""
         if self.depth_embeddings is not None:
             hidden = hidden + self.depth_embeddings.weight[layer]
         for inner in range(self.config.inner_group_num):
             attention, attention_seen = self._block("attention", layer, inner, passes)
             ffn, ffn_seen = self._block("ffn", layer, inner, passes)
-            hidden = self.run_block(attention, ffn, hidden, layout, bias, backend, attention_seen, ffn_seen)
+            wanted = rows if inner == self.config.inner_group_num - 1 else None
+            hidden = self.run_block(attention, ffn, hidden, layout, bias, backend, attention_seen, ffn_seen, wanted)
         return hidden
 
     def _block(self, half: Half, layer: int, inner: int, passes: int) -> tuple[Any, Seen | None]:
@@ -388,9 +415,10 @@ def _run_block(
     backend: Backend,
     attention_seen: Seen | None = None,
     ffn_seen: Seen | None = None,
-) -> Tensor:  # (T, H)
+    rows: Tensor | None = None,
+) -> Tensor:  # (T or R, H)
     # In mixed precision LayerNorm answers in float32; between the passes the smaller type is enough.
-    return ffn(attention(hidden, layout, bias, backend, attention_seen), ffn_seen).to(hidden.dtype)
+    return ffn(attention(hidden, layout, bias, backend, attention_seen, rows), ffn_seen).to(hidden.dtype)
 
 
 def _linear(layer: nn.Module, rows: Tensor, seen: Seen | None, name: str) -> Tensor:

@@ -61,14 +61,14 @@ class _TaskHead(nn.Module):
 
 
 class TextHead(_TaskHead):
-    """Scores of a whole text, from the pooled vector or, for cnn and lstm, from the tokens."""
+    """Scores of a whole text, from its pooled vector or, for cnn and lstm, from its tokens."""
 
-    def forward(self, hidden: Tensor, real: Tensor, pooled: Tensor | None) -> Tensor:
-        """(S, L, H), (S, L) True at real tokens, and (S, H) where the kind reads it; (S, C) out."""
-        if pooled is not None:
-            return self.linear(self.dropout(pooled if self.body is None else self.body(self.dropout(pooled))))
-        assert self.body is not None
-        found = self.body(self.dropout(hidden), real).masked_fill(~real[..., None], float("-inf")).amax(1)  # (S, H)
+    def forward(self, found: Tensor, real: Tensor | None = None) -> Tensor:
+        """(S, H); or (S, L, H), and (S, L) which is True at real tokens. (S, C) out."""
+        if self.body is not None:
+            found = self.body(self.dropout(found), real)
+        if real is not None:
+            found = found.masked_fill(~real[..., None], float("-inf")).amax(1)  # (S, H)
         return self.linear(self.dropout(found))
 
 

@@ -23,7 +23,7 @@ from litebert.recipes._shared import write_run
 from litebert.recipes.finetune import OF_TASK
 from litebert.tasks import TASKS, TrainableTask
 from litebert.train.optimizers import warmup_linear
-from litebert.train.runtime import pick_device
+from litebert.train.runtime import has_bfloat16, pick_device
 from litebert.train.saving import SaveEvery
 from litebert.train.strategies import fitted
 
@@ -62,7 +62,7 @@ class Plan:
     def __init__(self, config: Config, console: Console, split_seed: int) -> None:
         self.config, self.console = config, console
         self.device = pick_device(config.device)
-        self.bf16 = config.precision == "bf16" or (config.precision == "auto" and self.device.type == "cuda")
+        self.bf16 = config.precision == "bf16" or (config.precision == "auto" and has_bfloat16(self.device))
         self.source = Source.of(config.columns, config.skip_bad)
         options = {name: getattr(config, name) for name in ("head", *OF_TASK)}
         self.task, records = _learned(config.task, config.train, self.source, **options)

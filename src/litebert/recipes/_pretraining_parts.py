@@ -24,7 +24,7 @@ from litebert.tokenizer import Tokenizer
 from litebert.train.distributed import check_parallel, distribute
 from litebert.train.optimizers import OPTIMIZERS, scaled_rate, schedule
 from litebert.train.ramps import Ramp
-from litebert.train.runtime import Ranks
+from litebert.train.runtime import Ranks, has_bfloat16
 from litebert.train.settings import Strategies
 from litebert.train.strategies import fitted, project, tune, weight_at
 from litebert.train.weights import Average, MasterWeights
@@ -136,7 +136,8 @@ class Parts:
         self.albert.to(self.device)
         self.albert.encoder.gradient_checkpointing = config.gradient_checkpointing
         cuda = self.device.type == "cuda"
-        self.precision = ("bf16" if cuda else "fp32") if config.precision == "auto" else config.precision
+        usual = "bf16" if has_bfloat16(self.device) else "fp32"
+        self.precision = usual if config.precision == "auto" else config.precision
         if self.precision == "bf16-pure":
             self.albert.bfloat16()
         self.objective = PretrainingObjective(self.albert, config.order_weight)

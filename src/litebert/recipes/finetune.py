@@ -91,7 +91,7 @@ class Run:
     search: int = 0
     """Try so many settings of rate, batch size and layer decay, and keep the best."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """auto: bf16 on a GPU, fp32 on a CPU."""
+    """auto: bf16 on a GPU and on a CPU with instructions for it, fp32 elsewhere."""
     save_every: str = "1epoch"
     """Between checkpoints: steps ("500"), minutes ("10min") or epochs ("1epoch")."""
     seed: int = 0

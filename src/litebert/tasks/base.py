@@ -161,12 +161,18 @@ class TrainableTask(Task[Input, Output]):
         likely, a mean over all that is scored. R-Drop and SMART make it small."""
 
 
-def hidden_of(encoder: Encoder, batch: Batch) -> Tensor:  # (S, L, H)
-    """The hidden states of a batch, 0 where there is padding."""
+def hidden_of(encoder: Encoder, batch: Batch, rows: Tensor | None = None) -> Tensor:  # (S, L, H), or (R, H)
+    """The hidden states of a batch, 0 where there is padding; or those of some of its S * L tokens."""
     if batch.noise is None:
-        return encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+        return encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids, rows=rows)
     embeds = encoder.word_embeddings(batch.input_ids) + batch.noise
-    return encoder(None, batch.attention_mask, batch.token_type_ids, inputs_embeds=embeds)
+    return encoder(None, batch.attention_mask, batch.token_type_ids, inputs_embeds=embeds, rows=rows)
+
+
+def pooled_of(encoder: Encoder, batch: Batch) -> Tensor:  # (S, H)
+    """The pooled vectors of a batch."""
+    first = torch.arange(0, batch.input_ids.numel(), batch.input_ids.shape[1], device=batch.input_ids.device)
+    return encoder.pool(hidden_of(encoder, batch, first))
 
 
 def mean_by_owner(scores: Tensor, batch: Batch) -> Tensor:  # (S, ...) -> (B, ...)

@@ -25,7 +25,7 @@ from litebert.data.labelled import Source, by_role, format_of, json_rows, read_j
 from litebert.data.windows import Window, windows_of
 from litebert.errors import ConfigError, DataError
 from litebert.model import Albert, AlbertConfig, HeadKind, PooledHead
-from litebert.tasks.base import Judgement, Scores, TrainableTask, hidden_of, symmetric_divergence
+from litebert.tasks.base import Judgement, Scores, TrainableTask, pooled_of, symmetric_divergence
 from litebert.tasks.mask import gap
 from litebert.tokenizer import Tokenizer
 
@@ -154,8 +154,7 @@ class Choose(TrainableTask[ChooseInput, ChooseOutput]):
         return [Example(example.sequences, target) for example, target in zip(examples, targets, strict=True)]
 
     def scores(self, model: Albert, batch: Batch) -> Scores:
-        pooled = model.encoder.pool(hidden_of(model.encoder, batch)[:, 0])
-        return {"scores": model.heads[self.head_name](pooled).squeeze(-1)}  # (S,)
+        return {"scores": model.heads[self.head_name](pooled_of(model.encoder, batch)).squeeze(-1)}  # (S,)
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         assert batch.targets is not None

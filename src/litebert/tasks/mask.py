@@ -134,13 +134,13 @@ class Mask(Task[MaskInput, MaskOutput]):
     def scores(self, model: Albert, batch: Batch) -> Scores:
         """For every token the likeliest fillings; the vocabulary is large, so all others stay on the device."""
         assert batch.targets is not None
-        hidden = hidden_of(model.encoder, batch)
-        probability = hidden.new_zeros(*batch.input_ids.shape, min(self.top, model.config.vocab_size)).float()
-        number = torch.zeros_like(probability, dtype=torch.long)
-        rows, columns = (batch.targets == 1).nonzero(as_tuple=True)
-        best = _log_probability(model, hidden[rows, columns]).exp().topk(probability.shape[-1])
-        probability[rows, columns], number[rows, columns] = best.values, best.indices
-        return {"probability": probability, "number": number}  # (S, L, top) each
+        rows = (batch.targets == 1).flatten().nonzero().squeeze(-1)
+        top = min(self.top, model.config.vocab_size)
+        best = _log_probability(model, hidden_of(model.encoder, batch, rows)).exp().topk(top)
+        probability = best.values.new_zeros(batch.input_ids.numel(), top).index_copy(0, rows, best.values)
+        number = best.indices.new_zeros(batch.input_ids.numel(), top).index_copy(0, rows, best.indices)
+        shape = (*batch.input_ids.shape, top)
+        return {"probability": probability.view(shape), "number": number.view(shape)}  # (S, L, top) each
 
     def answer(self, record: MaskInput, example: Example, scores: Scores) -> MaskOutput:
         tokenizer, columns, spans = _gaps(example)
@@ -226,7 +226,8 @@ def fill_in_rounds(
         still_open = [column for column in columns if chosen[column] < 0]
         batch = collate([Example([replace(sequence, ids=ids)])], tokenizer.pad_id).to(device)
         with torch.inference_mode():
-            found = _log_probability(model, hidden_of(model.encoder, batch)[0, still_open]).cpu()  # (M, V)
+            rows = torch.tensor(still_open, device=device)
+            found = _log_probability(model, hidden_of(model.encoder, batch, rows)).cpu()  # (M, V)
         allowed = found.index_fill(1, torch.tensor(sorted(_specials(tokenizer))), -math.inf)
         allowed[:, tokenizer.vocab_size :] = -math.inf
         surest = allowed.amax(-1).argsort(descending=True, stable=True)[: math.ceil(len(still_open) / rounds_left)]
@@ -253,9 +254,11 @@ def score_texts(
     while some := list(islice(turns, batch_size)):
         batch = collate([Example([turn.sequence]) for turn in some], tokenizer.pad_id)
         batch = batch.to(model.encoder.word_embeddings.weight.device)
+        length = batch.input_ids.shape[1]
+        rows = torch.tensor([number * length + turn.column for number, turn in enumerate(some)]).to(batch.lengths)
         with torch.inference_mode():
-            hidden = hidden_of(model.encoder, batch)[range(len(some)), [turn.column for turn in some]]  # (S, H)
-            found = _log_probability(model, hidden)[range(len(some)), [turn.truth for turn in some]]
+            found = _log_probability(model, hidden_of(model.encoder, batch, rows))  # (S, V)
+            found = found[range(len(some)), [turn.truth for turn in some]]
         for turn, value in zip(some, found.tolist(), strict=True):
             totals[turn.text] += value
     lengths = [len(ids) for ids in encoded]

@@ -32,15 +32,15 @@ class PretrainingObjective(nn.Module):
     ) -> dict[str, Tensor]:
         """`masked` and `paired` count the hidden tokens and the pairs of the whole step."""
         encoder = self.albert.encoder
+        # the last pass is finished, and the vocabulary scored, only where something is hidden or a sequence begins
         hidden = encoder.packed(
-            batch.input_ids, batch.lengths, batch.token_type_ids, depth=depth, longest=longest
-        )  # (T, H)
-        # the vocabulary is scored only where something is hidden
-        mlm_loss, correct = self.score(
-            self.albert.heads["mlm"], hidden[batch.positions], encoder.word_embeddings.weight, batch.labels
-        )
+            batch.input_ids, batch.lengths, batch.token_type_ids, depth=depth, longest=longest,
+            rows=torch.cat([batch.positions, batch.first]),
+        )  # (M + P, H)  # fmt: skip
+        hidden, first = hidden.split([len(batch.positions), len(batch.first)])
+        mlm_loss, correct = self.score(self.albert.heads["mlm"], hidden, encoder.word_embeddings.weight, batch.labels)
         mlm_loss = mlm_loss / masked
-        order = self.albert.heads["order"](encoder.pool(hidden[batch.first]))  # (P, 2)
+        order = self.albert.heads["order"](encoder.pool(first))  # (P, 2)
         order_loss = F.cross_entropy(order.float(), batch.swapped, reduction="sum") / paired
         return {
             "loss": mlm_loss + self.order_weight * order_loss,
@@ -108,9 +108,12 @@ def grow_vocabulary(albert: Albert, vocab_size: int) -> Albert:
 def flops_per_token(config: AlbertConfig, depth: float, length: float, mask_rate: float) -> float:
     """Floating-point operations that one token costs in training, forward and backward."""
     hidden, wide = config.hidden_size, config.intermediate_size
-    one_pass = 2 * (4 * hidden * hidden + 2 * hidden * wide) + 4 * length * hidden
+    attention = 6 * hidden * hidden + 4 * length * hidden
+    rest = 2 * (hidden * hidden + 2 * hidden * wide)
+    blocks = depth * config.inner_group_num
     head = 2 * (hidden * config.embedding_size + config.embedding_size * config.vocab_size)
-    return 3 * (depth * config.inner_group_num * one_pass + mask_rate * head)
+    # after the attention of the last block only the masked tokens go on
+    return 3 * (blocks * attention + (blocks - 1 + mask_rate) * rest + mask_rate * head)
 
 
 def unigram_entropy(ids: Sequence[np.ndarray], most: int = 4_000_000) -> float:

@@ -15,7 +15,7 @@ from litebert.data.labelled import Row, Source, by_role, read_rows
 from litebert.data.windows import windows_of
 from litebert.errors import CheckpointError, DataError
 from litebert.model import Albert, AlbertConfig, HeadKind, TextHead
-from litebert.tasks.base import Scores, TrainableTask, checked_options, hidden_of
+from litebert.tasks.base import Scores, TrainableTask, checked_options, hidden_of, pooled_of
 from litebert.tokenizer import Tokenizer
 
 MAX_WINDOWS = 16  # of one text; beyond that, evenly spread ones speak for the rest
@@ -103,10 +103,10 @@ class TextTask(TrainableTask[TextInput, Output]):
         return examples
 
     def scores(self, model: Albert, batch: Batch) -> Scores:
-        hidden = hidden_of(model.encoder, batch)
         head = model.heads[self.head_name]
-        pooled = model.encoder.pool(hidden[:, 0]) if self.head_kind in ("linear", "mlp") else None
-        return {"scores": head(hidden, batch.real, pooled)}  # (S, C)
+        if self.head_kind in ("linear", "mlp"):
+            return {"scores": head(pooled_of(model.encoder, batch))}  # (S, C)
+        return {"scores": head(hidden_of(model.encoder, batch), batch.real)}
 
 
 def head_kind_of(settings: Mapping[str, Any]) -> HeadKind:
