@@ -74,6 +74,14 @@ def test_the_page_shows_confusion_sureness_length_and_errors(page: Path) -> None
         assert f"<td>{answer['text']}</td>" in content
 
 
+def test_the_page_and_the_figures_tell_of_every_label(page: Path) -> None:
+    content = (page / "report.html").read_text(encoding="utf-8")
+    by_label = json.loads((page / "evaluation.json").read_text(encoding="utf-8"))["by_label"]
+    assert sum(figures["examples"] for figures in by_label.values()) == 24
+    for label, figures in by_label.items():
+        assert f"<td>{label}</td><td>{figures['f1']:.4f}</td>" in content.replace(' class="number"', "")
+
+
 def test_the_page_has_a_row_for_every_wrong_answer_and_for_no_other(page: Path) -> None:
     content = (page / "report.html").read_text(encoding="utf-8").partition("Answers that are not right")[2]
     rows = re.findall(r"<tr><td>.*?<td>([^<]*)</td></tr>", content)

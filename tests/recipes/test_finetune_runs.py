@@ -230,7 +230,10 @@ def test_a_sweep_that_was_interrupted_between_seeds_runs_what_is_left_and_shows_
     capsys.readouterr()
     assert litebert(*arguments, "--resume") == 0
     spread = finished(two_seeds)["spread"]["accuracy"]
-    assert f"{spread['mean']:.4f} ± {spread['deviation']:.4f}" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"{spread['mean']:.4f} ± {spread['deviation']:.4f}" in said
+    assert f"{finished(tmp_path)['best']} is the best of 2 by accuracy" in said
+    assert all(len(line) <= 80 for line in said.splitlines() if "│" in line)
     assert weights(tmp_path) == weights(two_seeds)
     assert [(tmp_path / "seed-4" / name).read_bytes() for name in ("finished.json", "metrics.jsonl")] == first
 
@@ -258,10 +261,15 @@ def test_a_search_keeps_the_best_of_its_trials(
     assert all(5e-4 <= trial["learning_rate"] <= 1.6e-2 for trial in trials)
     found = finished(tmp_path)
     scores = [finished(tmp_path / f"trial-{n}")["metrics"]["accuracy"] for n in range(2)]
-    assert list(found["trials"].values()) == [finished(tmp_path / f"trial-{n}")["metrics"] for n in range(2)]
+    assert [one["metrics"] for one in found["trials"]] == [
+        finished(tmp_path / f"trial-{n}")["metrics"] for n in range(2)
+    ]
     assert found["metrics"]["accuracy"] == max(scores)
     assert weights(tmp_path) == weights(tmp_path / found["best"])
-    assert "mean ± deviation" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"{found['best']} is the best of 2 by accuracy, {max(scores):.4f}, and is kept" in said
+    assert "mean ± deviation" not in said  # trials differ in their settings, so a mean of them means nothing
+    assert all(len(line) <= 80 for line in said.splitlines() if "│" in line)
 
 
 def test_a_search_without_optuna_says_how_to_get_it(

@@ -43,6 +43,17 @@ def test_metrics_are_scikit_learn_s() -> None:
     }
 
 
+def test_figures_of_each_label_are_scikit_learn_s() -> None:
+    sklearn = peer("sklearn.metrics")
+    truth = ["a", "b", "c", "a", "b", "a", "c", "c"]
+    predicted = ["a", "b", "a", "a", "c", "b", "c", "c"]
+    found = Classify(["a", "b", "c"]).by_label(records(truth), answers(predicted))
+    expected = sklearn.precision_recall_fscore_support(truth, predicted, labels=["a", "b", "c"])
+    assert list(found) == ["a", "b", "c"]
+    for name, values in zip(("precision", "recall", "f1", "examples"), expected, strict=True):
+        assert [found[label][name] for label in found] == pytest.approx(list(values))
+
+
 def test_a_class_that_never_occurs_counts_as_wrong_in_macro_f1() -> None:
     task = Classify(["a", "b", "c"])
     assert task.metrics([TextInput("x", label="a")], answers(["a"]))["macro_f1"] == pytest.approx(1 / 3)

@@ -139,6 +139,19 @@ def test_metrics_are_scikit_learn_s() -> None:
     }
 
 
+def test_figures_of_each_label_are_scikit_learn_s_beside_its_threshold() -> None:
+    sklearn = peer("sklearn.metrics")
+    records, scores = made_up(60)
+    task = Multilabel(LABELS)
+    truth = np.array([[label in record.label for label in LABELS] for record in records])
+    answered = scores.sigmoid().numpy() >= 0.5
+    found = task.by_label(records, answers(task, records, scores))
+    expected = sklearn.precision_recall_fscore_support(truth, answered)
+    for name, values in zip(("precision", "recall", "f1", "examples"), expected, strict=True):
+        assert [found[label][name] for label in LABELS] == pytest.approx(list(values))
+    assert {figures["threshold"] for figures in found.values()} == {0.5}
+
+
 def test_the_baseline_is_the_best_answer_that_is_the_same_for_all() -> None:
     sklearn = peer("sklearn.metrics")
     records, _ = made_up(40)

@@ -470,6 +470,16 @@ def test_metrics_are_seqeval_s(tags: list[str]) -> None:
         report = seqeval.classification_report(truth, answer, output_dict=True, zero_division=0)
         for kind, measured in Tag(tags).by_label(inputs, outputs).items():
             assert measured["f1"] == pytest.approx(report[kind]["f1-score"])
+            assert measured["examples"] == report[kind]["support"]
+
+
+def test_a_table_of_texts_is_not_taken_for_words_and_tags(tmp_path: Path) -> None:
+    path = tmp_path / "train.tsv"
+    path.write_text("".join(f"a text that ends with\tword{n}\n" for n in range(201)), encoding="utf-8")
+    with pytest.raises(DataError, match=r"train\.tsv: 201 different tags .* has a word and its tag per line"):
+        Tag.read(path)
+    path.write_text("".join(f"word{n} tag{n % 200}\n\n" for n in range(201)), encoding="utf-8")
+    assert len(Tag.read(path)) == 201
 
 
 def test_an_answer_is_shown_beside_the_truth() -> None:

@@ -196,6 +196,37 @@ def test_the_head_s_kind_is_kept_in_the_options(task: Any) -> None:
     assert again.head_kind == task.head_kind
 
 
+@pytest.mark.parametrize(
+    ("task", "labels"), [(Classify, ["a", "b"]), (Multilabel, [("a",), ("b",)]), (Regress, [1, 2])]
+)
+@pytest.mark.parametrize("paired", [True, False])
+def test_who_learned_pairs_is_asked_about_pairs_and_who_did_not_is_not(
+    tokenizer: Tokenizer, task: Any, labels: list[Any], paired: bool
+) -> None:
+    taught = [TextInput("rain", "roof" if paired else None, label) for label in labels]
+    learned = task.learn_from(taught)
+    again = task.from_settings(learned.settings() | {"options": learned.options(), "num_labels": len(labels)})
+    good, bad = [again.parse(item, "line 7") for item in (["rain", "roof"], "rain")][:: 1 if paired else -1]
+    for one in (learned, again):
+        assert one.features([good], tokenizer, 16)
+        complaint = (
+            "line 7: a single text, but this task is about pairs: give text_a" if paired else "line 7: a pair, but"
+        )
+        with pytest.raises(DataError, match=complaint):
+            one.features([good, bad], tokenizer, 16)
+
+
+def test_who_learned_both_or_comes_from_elsewhere_is_asked_anything(tokenizer: Tokenizer) -> None:
+    both = [TextInput("rain", "roof", "a"), TextInput("rain", None, "b")]
+    for task in (Classify.learn_from(both), Classify.from_settings({"num_labels": 2})):
+        assert len(task.features(both, tokenizer, 16)) == 2
+
+
+def test_pairs_that_are_neither_true_nor_false_are_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"pairs='yes' in config\.json must be true or false"):
+        Classify.from_settings({"num_labels": 2, "options": {"pairs": "yes"}})
+
+
 def test_every_glue_file_is_read_whole_and_without_settings(data: Path, tmp_path: Path) -> None:
     with tarfile.open(data / "tasks" / "glue.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")

@@ -235,6 +235,14 @@ def test_without_a_terminal_validations_and_notices_are_told(tmp_path: Path) -> 
     )
 
 
+def test_without_a_terminal_it_is_told_how_long_it_will_take(tmp_path: Path) -> None:
+    console = quiet()
+    with RunLog(tmp_path, console, "pretrain") as log:
+        for done in range(1, 101):
+            log(step(done, total=1000, seconds=0.5))
+    assert text_of(console).rstrip().endswith("7:30 min left")  # 900 steps of half a second
+
+
 def test_the_step_at_which_a_run_stops_is_told(tmp_path: Path) -> None:
     console = quiet()
     with RunLog(tmp_path, console, "pretrain") as log:

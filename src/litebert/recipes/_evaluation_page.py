@@ -9,7 +9,7 @@ from pathlib import Path
 from litebert.files import atomic_write, write_json
 from litebert.measure.bins import by_size
 from litebert.measure.report import Report
-from litebert.recipes.evaluate import Evaluation
+from litebert.recipes.evaluate import Evaluation, label_rows
 
 SHOWN_ERRORS = 50
 DRAWN_LABELS = 40
@@ -20,6 +20,10 @@ def write_page(found: Evaluation, out: Path) -> None:
     report = Report(f"{found.task}: {found.data}", f"{found.model}, {found.examples:,} examples")
     rows = [[name, value, found.baseline.get(name, "")] for name, value in found.metrics.items()]
     report.table(["metric", "value", "without reading"], rows)
+    if len(found.by_label) > 1:
+        report.heading("Label by label")
+        titles, *each = label_rows(found)
+        report.table(titles, each)
     if found.labels and len(found.labels) <= DRAWN_LABELS:
         report.heading("What is taken for what")
         report.confusion(found.labels, found.confusion, "Rows are the truth, columns the model's answers.")

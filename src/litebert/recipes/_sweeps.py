@@ -39,14 +39,15 @@ def sweep(config: Config, console: Console) -> Result | None:
         if found is None:
             return None
         runs.append((one, found))
-    console.print(_table("seed", [str(one.seed) for one, _ in runs], [found for _, found in runs]))
+    rows = [{"seed": str(one.seed)} for one, _ in runs]
+    console.print(_table(rows, [found for _, found in runs]))
     summary: dict[str, Any] = {"seeds": {str(one.seed): asdict(found) for one, found in runs}}
     summary["spread"] = _spreads([found.metrics for _, found in runs])
+    columns = {"validation": summary["spread"]}
     if config.test is not None:
-        summary["test_spread"] = _spreads([found.test for _, found in runs])
-        told = (f"{name} {one['mean']:.4f} ± {one['deviation']:.4f}" for name, one in summary["test_spread"].items())
-        console.print(f"{config.test}: {', '.join(told)}", highlight=False, markup=False)
-    return _keep(config, runs, summary)
+        columns["test"] = summary["test_spread"] = _spreads([found.test for _, found in runs])
+    console.print(_spread_table(columns))
+    return _keep(config, console, runs, summary)
 
 
 def search(config: Config, console: Console) -> Result | None:
@@ -76,10 +77,18 @@ def search(config: Config, console: Console) -> Result | None:
             return None
         study.tell(trial, found.metrics[found.metric])
         runs.append((one, found))
-    titles = [f"{n}: rate {one.learning_rate:.2g}, batch {one.batch_size}, layer decay {one.layer_decay_rate:.2f}"
-              for n, (one, _) in enumerate(runs)]  # fmt: skip
-    console.print(_table("trial", titles, [found for _, found in runs]))
-    best = _keep(config, runs, {"trials": {t: found.metrics for t, (_, found) in zip(titles, runs, strict=True)}})
+    rows = [
+        {
+            "trial": str(number),
+            "rate": f"{one.learning_rate:.2g}",
+            "batch": str(one.batch_size),
+            "layer decay": f"{one.layer_decay_rate:.2f}",
+        }
+        for number, (one, _) in enumerate(runs)
+    ]
+    console.print(_table(rows, [found for _, found in runs]))
+    trials = [{"settings": row, "metrics": found.metrics} for row, (_, found) in zip(rows, runs, strict=True)]
+    best = _keep(config, console, runs, {"trials": trials})
     if config.test is None:
         return best
     task: Any = TASKS[config.task]
@@ -114,8 +123,10 @@ def _refuse_former(config: Config, pattern: str) -> None:
         raise ConfigError(f"{config.out} already holds {former[0].name} of a former run; --resume goes on with it")
 
 
-def _keep(config: Config, runs: Sequence[tuple[Config, Result]], summary: dict[str, Any]) -> Result:
+def _keep(config: Config, console: Console, runs: Sequence[tuple[Config, Result]], summary: dict[str, Any]) -> Result:
     one, best = max(runs, key=lambda pair: pair[1].metrics[pair[1].metric])
+    said = f"{one.out.name} is the best of {len(runs)} by {best.metric}, {best.metrics[best.metric]:.4f}, and is kept"
+    console.print(said, highlight=False, markup=False)
     for path in sorted(one.out.iterdir(), key=lambda path: path.name == "config.json"):  # which comes last
         if path.name not in ("checkpoints", "checkpoints-again", "tensorboard", "finished.json"):
             _copy(path, config.out / path.name)
@@ -139,17 +150,26 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
     return {"mean": statistics.mean(values), "deviation": statistics.stdev(values) if len(values) > 1 else 0.0}
 
 
-def _table(what: str, titles: Sequence[str], found: Sequence[Result]) -> Table:
-    """A row per run, and mean ± deviation below; the best in bold."""
-    best = max(range(len(found)), key=lambda number: found[number].metrics[found[number].metric])
+def _table(rows: Sequence[dict[str, str]], found: Sequence[Result]) -> Table:
+    """What each run was and what it came to, the best in bold."""
+    metric = found[0].metric
+    best = max(range(len(found)), key=lambda number: found[number].metrics[metric])
     table = Table()
-    table.add_column(what)
-    for name in found[0].metrics:
+    for name in (*rows[0], metric, *(["on the test file"] if found[0].test else [])):
         table.add_column(escape(name), justify="right", overflow="fold")
-    for number, (title, result) in enumerate(zip(titles, found, strict=True)):
-        values = (f"{value:.4f}" for value in result.metrics.values())
-        table.add_row(title, *values, style="bold" if number == best else None)
-    spreads = [_spread([result.metrics[name] for result in found]) for name in found[0].metrics]
-    table.add_section()
-    table.add_row("mean ± deviation", *(f"{one['mean']:.4f} ± {one['deviation']:.4f}" for one in spreads))
+    for number, (row, result) in enumerate(zip(rows, found, strict=True)):
+        scores = [some[metric] for some in (result.metrics, result.test) if some]
+        table.add_row(*row.values(), *(f"{score:.4f}" for score in scores), style="bold" if number == best else None)
+    return table
+
+
+def _spread_table(columns: dict[str, dict[str, dict[str, float]]]) -> Table:
+    """Mean ± deviation of every metric."""
+    table = Table(title="mean ± deviation")
+    table.add_column("metric", overflow="fold")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for metric in next(iter(columns.values())):
+        spreads = [spread[metric] for spread in columns.values()]
+        table.add_row(escape(metric), *(f"{one['mean']:.4f} ± {one['deviation']:.4f}" for one in spreads))
     return table

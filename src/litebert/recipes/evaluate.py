@@ -74,6 +74,7 @@ class Evaluation:
     """What an answer without reading gets: what a useful model must beat."""
     examples: int
     skipped: list[str] = field(default_factory=list)
+    by_label: dict[str, dict[str, float]] = field(default_factory=dict)
     calibration_error: float | None = None
     labels: list[str] = field(default_factory=list)
     confusion: list[list[int]] = field(default_factory=list)
@@ -163,7 +164,8 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
     labels, confusion = _confusion(task, judgements)
     found = Evaluation(
         model_name, str(data), task.name, task.metric, task.metrics(records, answers), task.baseline(records),
-        len(records), source.skipped, None, labels, confusion, judgements, answers,
+        len(records), source.skipped, task.by_label(records, answers) if isinstance(task, TrainableTask) else {},
+        None, labels, confusion, judgements, answers,
     )  # fmt: skip
     error = calibration_error(found.sureness) if found.sureness else None
     return Evaluation(**{**vars(found), "calibration_error": error})
@@ -193,6 +195,16 @@ def _print_one(console: Console, found: Evaluation, errors: int) -> None:
     if found.calibration_error is not None:
         table.add_row("calibration error", f"{found.calibration_error:.4f}", "")
     console.print(table)
+    if len(found.by_label) > 1:
+        rows = label_rows(found)
+        each = Table()
+        for name in rows[0]:
+            each.add_column(name, justify="left" if name == "label" else "right", overflow="fold")
+        for cells in rows[1 : SHOWN_LABELS + 1]:
+            each.add_row(*map(escape, cells))
+        console.print(each)
+        if len(rows) > SHOWN_LABELS + 1:
+            console.print(f"and {len(rows) - 1 - SHOWN_LABELS:,} more labels: --json and --out list them all")
     if found.labels and len(found.labels) <= SHOWN_LABELS:
         grid = Table(title="rows: the truth, columns: the answers")
         grid.add_column("")
@@ -213,6 +225,16 @@ def _print_one(console: Console, found: Evaluation, errors: int) -> None:
         console.print(
             f"{len(found.skipped):,} rows left out: {found.skipped[0]}", highlight=False, markup=False, soft_wrap=True
         )
+
+
+def label_rows(found: Evaluation) -> list[list[str]]:
+    """A table of how right the answers are label by label, the most frequent first; the first row holds the titles."""
+    ordered = sorted(found.by_label.items(), key=lambda pair: -pair[1]["examples"])
+    titles = ["label", *(name for name in ordered[0][1])]
+    return [titles] + [
+        [label, *(f"{int(value):,}" if name == "examples" else f"{value:.4f}" for name, value in figures.items())]
+        for label, figures in ordered
+    ]
 
 
 def _print_matrix(console: Console, found: list[list[Evaluation]]) -> None:

@@ -16,6 +16,7 @@ from litebert.tasks._crf import is_prefixed, ranges_of
 
 DOCUMENT = "-DOCSTART-"  # CoNLL-2003 writes it where a document begins
 TABLES = (".csv", ".parquet")
+MAX_PLAIN_TAGS = 200  # more are the last words of lines of text
 
 CJK = "\u3001-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U000323af"
 """Ideographs, kana and their punctuation: written without spaces."""
@@ -118,6 +119,12 @@ def _read_json(path: Path, source: Source) -> list[TagInput]:
 def _read_columns(path: Path, source: Source) -> list[TagInput]:
     sentences = list(_sentences(read_text(path)))
     marked = any(is_prefixed(columns[-1]) for sentence in sentences for _, columns in sentence if len(columns) > 1)
+    tags = {columns[-1] for sentence in sentences for _, columns in sentence}
+    if not marked and len(tags) > MAX_PLAIN_TAGS:
+        raise DataError(
+            f"{path}: {len(tags):,} different tags at the ends of lines, and none like B-NAME; a file for this task "
+            "has a word and its tag per line and an empty line between sentences, or JSON with text and spans"
+        )
     records = []
     for sentence in sentences:
         try:

@@ -349,7 +349,10 @@ def _targets(record: AnswerInput, reading: Reading) -> list[np.ndarray]:
         )
     span = _tokens_of(reading.offsets, answer.start, answer.start + len(answer.text))
     if span is None:
-        raise _NotHere(f"{record.place}: the vocabulary has no token for the answer {answer.text[:40]!r}; use another")
+        raise _NotHere(
+            f"{record.place}: the vocabulary has no token for the answer {answer.text[:40]!r}; use a model "
+            "of its language"
+        )
     first, last = span
     targets = [
         np.array([first - window.start + window.column, last - window.start + window.column, 0])
@@ -360,7 +363,7 @@ def _targets(record: AnswerInput, reading: Reading) -> list[np.ndarray]:
     if all(target[2] for target in targets):
         raise _NotHere(
             f"{record.place}: the answer of {last - first + 1} tokens, {answer.text[:40]!r}, fits into no window; "
-            "shorten it, or train with longer sequences"
+            "shorten it, or read more at once with --length"
         )
     return targets
 

@@ -6,6 +6,7 @@ Nothing else knows which task runs. Shapes: B examples, S sequences, L columns, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +121,10 @@ class TrainableTask(Task[Input, Output]):
     def metrics(self, inputs: Sequence[Input], outputs: Sequence[Output]) -> dict[str, float]:
         """How right the answers are; `metric` is among them."""
 
+    def by_label(self, inputs: Sequence[Input], outputs: Sequence[Output]) -> dict[str, dict[str, float]]:
+        """For tasks with labels, how right the answers are for each of them."""
+        return {}
+
     @abstractmethod
     def judge(self, record: Input, output: Output) -> Judgement:
         """One answer beside the truth, for people to look at."""
@@ -183,6 +188,23 @@ def mean_by_owner(scores: Tensor, batch: Batch) -> Tensor:  # (S, ...) -> (B, ..
     counts = counts.index_add(0, batch.owner, torch.ones_like(batch.owner, dtype=scores.dtype))
     total = scores.new_zeros(batch.examples, *scores.shape[1:]).index_add(0, batch.owner, scores)
     return total / counts.view(-1, *([1] * (scores.dim() - 1)))
+
+
+def f1_of(right: int, answered: int, true: int) -> dict[str, float]:
+    """How many of the answers are right, how many of the truths were found, and the harmonic mean of the two."""
+    return {
+        "f1": 2 * right / max(1, answered + true),
+        "precision": right / max(1, answered),
+        "recall": right / max(1, true),
+    }
+
+
+def f1_by_label(right: Counter[str], answered: Counter[str], true: Counter[str]) -> dict[str, dict[str, float]]:
+    """The same for every label that occurs, with the number of its truths."""
+    return {
+        label: f1_of(right[label], answered[label], true[label]) | {"examples": true[label]}
+        for label in sorted({*answered, *true})
+    }
 
 
 def symmetric_divergence(left: Tensor, right: Tensor) -> Tensor:

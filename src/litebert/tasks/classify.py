@@ -16,8 +16,8 @@ from torch import Tensor
 from litebert.data.batches import Batch, Example
 from litebert.errors import ConfigError, DataError, require_extra
 from litebert.model import HeadKind
-from litebert.tasks.base import Judgement, Scores, mean_by_owner, symmetric_divergence
-from litebert.tasks.text import TextInput, TextTask, head_kind_of, label_settings, labels_of
+from litebert.tasks.base import Judgement, Scores, f1_by_label, mean_by_owner, symmetric_divergence
+from litebert.tasks.text import TextInput, TextTask, head_kind_of, label_settings, labels_of, pairs_among, pairs_of
 
 MAX_CLASSES = 10_000
 IMBALANCE = 5  # times as many examples of one class as of another are worth a word
@@ -46,8 +46,9 @@ class Classify(TextTask[ClassifyOutput]):
         head: HeadKind = "linear",
         class_weights: Sequence[float] = (),
         label_smoothing: float = 0.0,
+        pairs: bool | None = None,
     ) -> None:
-        super().__init__(len(labels), head)
+        super().__init__(len(labels), head, pairs)
         self.labels = list(labels)
         self._number = {label: number for number, label in enumerate(self.labels)}
         self._weights = torch.tensor(list(class_weights)) if class_weights else None
@@ -55,7 +56,7 @@ class Classify(TextTask[ClassifyOutput]):
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Classify:
-        return cls(labels_of(settings, 2), head_kind_of(settings))
+        return cls(labels_of(settings, 2), head_kind_of(settings), pairs=pairs_of(settings))
 
     @classmethod
     def learn_from(
@@ -77,7 +78,7 @@ class Classify(TextTask[ClassifyOutput]):
         if not 0 <= label_smoothing < 1:
             raise ConfigError(f"label_smoothing={label_smoothing} must be at least 0 and below 1; 0.1 is usual")
         weights = [len(inputs) / len(labels) / counts[label] for label in labels] if class_weights else []
-        return cls(labels, head, weights, label_smoothing)
+        return cls(labels, head, weights, label_smoothing, pairs_among(inputs))
 
     @staticmethod
     def parse_label(value: Any, where: str) -> str | None:
@@ -156,6 +157,11 @@ class Classify(TextTask[ClassifyOutput]):
         for share in SPARE:
             found[f"recall_of_{rare}_at_{share:.1%}_false_alarms"] = float(recall[false_alarms <= share].max())
         return found
+
+    def by_label(self, inputs: Sequence[TextInput], outputs: Sequence[ClassifyOutput]) -> dict[str, dict[str, float]]:
+        pairs = [(str(record.label), output.label) for record, output in zip(inputs, outputs, strict=True)]
+        right = Counter(truth for truth, answer in pairs if truth == answer)
+        return f1_by_label(right, Counter(answer for _, answer in pairs), Counter(truth for truth, _ in pairs))
 
     def judge(self, record: TextInput, output: ClassifyOutput) -> Judgement:
         right = float(record.label == output.label)

@@ -16,9 +16,9 @@ from torch import Tensor
 from litebert.data.batches import Batch, Example
 from litebert.errors import CheckpointError, DataError, require_extra
 from litebert.model import HeadKind
-from litebert.tasks.base import Judgement, Scores, checked_options, mean_by_owner
+from litebert.tasks.base import Judgement, Scores, checked_options, f1_by_label, mean_by_owner
 from litebert.tasks.classify import MAX_CLASSES
-from litebert.tasks.text import TextInput, TextTask, head_kind_of, label_settings, labels_of
+from litebert.tasks.text import TextInput, TextTask, head_kind_of, label_settings, labels_of, pairs_among, pairs_of
 
 SEPARATOR = "|"
 
@@ -38,8 +38,14 @@ class Multilabel(TextTask[MultilabelOutput]):
     problems = ("multi_label_classification",)
     metric = "micro_f1"
 
-    def __init__(self, labels: Sequence[str], head: HeadKind = "linear", thresholds: Sequence[float] = ()) -> None:
-        super().__init__(len(labels), head)
+    def __init__(
+        self,
+        labels: Sequence[str],
+        head: HeadKind = "linear",
+        thresholds: Sequence[float] = (),
+        pairs: bool | None = None,
+    ) -> None:
+        super().__init__(len(labels), head, pairs)
         self.labels = list(labels)
         self.thresholds = list(thresholds) or [0.5] * len(self.labels)
         self._number = {label: number for number, label in enumerate(self.labels)}
@@ -54,7 +60,7 @@ class Multilabel(TextTask[MultilabelOutput]):
             raise CheckpointError(
                 f"thresholds={thresholds!r} in config.json must be a share for each of {len(labels)} labels"
             )
-        return cls(labels, head_kind_of(settings), thresholds)
+        return cls(labels, head_kind_of(settings), thresholds, pairs_of(settings))
 
     @classmethod
     def learn_from(cls, inputs: Sequence[TextInput], head: HeadKind = "linear", **_: Any) -> Multilabel:
@@ -64,7 +70,7 @@ class Multilabel(TextTask[MultilabelOutput]):
                 f"{len(labels)} labels in column 'label'; there must be 1 to {MAX_CLASSES:,}: give a list, or names "
                 f"with {SEPARATOR!r} between them"
             )
-        return cls(labels, head)
+        return cls(labels, head, pairs=pairs_among(inputs))
 
     @staticmethod
     def parse_label(value: Any, where: str) -> tuple[str, ...]:
@@ -145,6 +151,19 @@ class Multilabel(TextTask[MultilabelOutput]):
             )
             if occurring.any()
             else 0.0,
+        }
+
+    def by_label(self, inputs: Sequence[TextInput], outputs: Sequence[MultilabelOutput]) -> dict[str, dict[str, float]]:
+        true = Counter(label for record in inputs for label in record.label)
+        answered = Counter(label for output in outputs for label in output.labels)
+        right = Counter(
+            label
+            for record, output in zip(inputs, outputs, strict=True)
+            for label in {*record.label} & {*output.labels}
+        )
+        found = f1_by_label(right, answered, true)
+        return {
+            label: figures | {"threshold": self.thresholds[self._number[label]]} for label, figures in found.items()
         }
 
     def judge(self, record: TextInput, output: MultilabelOutput) -> Judgement:

@@ -16,7 +16,7 @@ from litebert.data.batches import Batch, Example
 from litebert.errors import CheckpointError, DataError, require_extra
 from litebert.model import HeadKind
 from litebert.tasks.base import Judgement, Scores, checked_options, mean_by_owner
-from litebert.tasks.text import TextInput, TextTask, head_kind_of
+from litebert.tasks.text import TextInput, TextTask, head_kind_of, pairs_among, pairs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,16 @@ class Regress(TextTask[RegressOutput]):
     metric = "pearson"
 
     def __init__(
-        self, head: HeadKind = "linear", mean: float = 0.0, deviation: float = 1.0, spread: float = 1.0
+        self,
+        head: HeadKind = "linear",
+        mean: float = 0.0,
+        deviation: float = 1.0,
+        spread: float = 1.0,
+        pairs: bool | None = None,
     ) -> None:
         """The head says by how many times `deviation` a number lies above `mean`. A finished model's says the number
         itself, and `spread` is how far the numbers that it learned lay apart."""
-        super().__init__(1, head)
+        super().__init__(1, head, pairs)
         self._mean, self._deviation, self.spread = mean, deviation, spread
 
     @classmethod
@@ -46,7 +51,7 @@ class Regress(TextTask[RegressOutput]):
         spread = checked_options(settings).get("spread", 1.0)
         if not isinstance(spread, (int, float)) or not 0 < spread < math.inf:
             raise CheckpointError(f"spread={spread!r} in config.json must be a number above 0")
-        return cls(head_kind_of(settings), spread=float(spread))
+        return cls(head_kind_of(settings), spread=float(spread), pairs=pairs_of(settings))
 
     @classmethod
     def learn_from(cls, inputs: Sequence[TextInput], head: HeadKind = "linear", **_: Any) -> Regress:
@@ -55,7 +60,7 @@ class Regress(TextTask[RegressOutput]):
             raise DataError(
                 "column 'label' holds the same number everywhere; there is nothing to learn: check the column"
             )
-        return cls(head, float(values.mean()), float(values.std()), float(values.std()))
+        return cls(head, float(values.mean()), float(values.std()), float(values.std()), pairs_among(inputs))
 
     @staticmethod
     def parse_label(value: Any, where: str) -> float | None:
@@ -110,8 +115,8 @@ class Regress(TextTask[RegressOutput]):
         }
 
     def judge(self, record: TextInput, output: RegressOutput) -> Judgement:
-        """Right falls from 1 to 0 over an error as large as the numbers usually lie apart."""
-        right = max(0.0, 1.0 - abs(record.label - output.value) / self.spread)
+        """Right falls with the error, and is a half where that is as large as the numbers usually lie apart."""
+        right = 1 / (1 + abs(record.label - output.value) / self.spread)
         return Judgement(record.shown, f"{record.label:g}", f"{output.value:.3f}", right)
 
     def baseline(self, inputs: Sequence[TextInput]) -> dict[str, float]:

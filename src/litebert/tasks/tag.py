@@ -37,7 +37,16 @@ from litebert.tasks._crf import (
     rules_of,
 )
 from litebert.tasks._tag_files import Span, TagInput, parse_tagged, read_tagged, words_of
-from litebert.tasks.base import Judgement, Scores, TrainableTask, checked_options, hidden_of, symmetric_divergence
+from litebert.tasks.base import (
+    Judgement,
+    Scores,
+    TrainableTask,
+    checked_options,
+    f1_by_label,
+    f1_of,
+    hidden_of,
+    symmetric_divergence,
+)
 from litebert.tasks.classify import MAX_CLASSES
 from litebert.tasks.text import head_kind_of, label_settings, labels_of
 from litebert.tokenizer import Tokenizer
@@ -276,13 +285,11 @@ class Tag(TrainableTask[TagInput, TagOutput]):
 
     def metrics(self, inputs: Sequence[TagInput], outputs: Sequence[TagOutput]) -> dict[str, float]:
         """A span is right if its characters and its label are."""
-        return _f1(*_counted(inputs, outputs))
+        right, answered, true = (counts.total() for counts in _counted(inputs, outputs))
+        return f1_of(right, answered, true)
 
     def by_label(self, inputs: Sequence[TagInput], outputs: Sequence[TagOutput]) -> dict[str, dict[str, float]]:
-        """The same for each label that occurs."""
-        counts = _counted(inputs, outputs)
-        labels = sorted({label for some in counts for label in some})
-        return {label: _f1(*(Counter({label: some[label]}) for some in counts)) for label in labels}
+        return f1_by_label(*_counted(inputs, outputs))
 
     def judge(self, record: TagInput, output: TagOutput) -> Judgement:
         truth, answer = _told(record.spans or ()), _told(output.spans)
@@ -380,11 +387,3 @@ def _counted(
 
 def _told(spans: Sequence[Span | FoundSpan]) -> str:
     return "; ".join(f"{span.label}: {span.text}" for span in spans)
-
-
-def _f1(right: Counter[str], answered: Counter[str], true: Counter[str]) -> dict[str, float]:
-    return {
-        "f1": 2 * right.total() / max(1, answered.total() + true.total()),
-        "precision": right.total() / max(1, answered.total()),
-        "recall": right.total() / max(1, true.total()),
-    }

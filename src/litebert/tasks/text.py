@@ -49,8 +49,10 @@ class TextTask(TrainableTask[TextInput, Output]):
     architecture = "AlbertForSequenceClassification"
     head_name = "classify"
 
-    def __init__(self, num_outputs: int, head_kind: HeadKind = "linear") -> None:
+    def __init__(self, num_outputs: int, head_kind: HeadKind = "linear", pairs: bool | None = None) -> None:
         self.num_outputs, self.head_kind = num_outputs, head_kind
+        self.pairs = pairs
+        """Is it about pairs of texts, or about single ones? None = both, or nobody knows."""
 
     @staticmethod
     @abstractmethod
@@ -84,7 +86,8 @@ class TextTask(TrainableTask[TextInput, Output]):
         return record
 
     def options(self) -> dict[str, Any]:
-        return {} if self.head_kind == "linear" else {"head": self.head_kind}
+        pairs = {} if self.pairs is None else {"pairs": self.pairs}
+        return pairs if self.head_kind == "linear" else pairs | {"head": self.head_kind}
 
     def head(self, config: AlbertConfig) -> nn.Module:
         return TextHead(config, self.num_outputs, self.head_kind, config.classifier_dropout_prob)
@@ -93,6 +96,14 @@ class TextTask(TrainableTask[TextInput, Output]):
         return _parse(item, where, self.parse_label)
 
     def features(self, inputs: Sequence[TextInput], tokenizer: Tokenizer, max_length: int) -> list[Example]:
+        for record in inputs:
+            if self.pairs not in (None, record.text_b is not None):
+                raise DataError(
+                    f"{record.place}: a single text, but this task is about pairs: give text_a and text_b, or "
+                    '["first", "second"]'
+                    if self.pairs
+                    else f"{record.place}: a pair, but this task is about single texts: leave text_b out"
+                )
         firsts = [encoding.ids[1:-1] for encoding in tokenizer.encode([record.text for record in inputs])]
         paired = [record.text_b for record in inputs if record.text_b is not None]
         seconds = iter([encoding.ids[1:-1] for encoding in tokenizer.encode(paired)] if paired else [])
@@ -107,6 +118,20 @@ class TextTask(TrainableTask[TextInput, Output]):
         if self.head_kind in ("linear", "mlp"):
             return {"scores": head(pooled_of(model.encoder, batch))}  # (S, C)
         return {"scores": head(hidden_of(model.encoder, batch), batch.real)}
+
+
+def pairs_among(inputs: Sequence[TextInput]) -> bool | None:
+    """Are these pairs, or single texts? None = both."""
+    kinds = {record.text_b is not None for record in inputs}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def pairs_of(settings: Mapping[str, Any]) -> bool | None:
+    """The same of a config.json."""
+    pairs = checked_options(settings).get("pairs")
+    if not (pairs is None or isinstance(pairs, bool)):
+        raise CheckpointError(f"pairs={pairs!r} in config.json must be true or false")
+    return pairs
 
 
 def head_kind_of(settings: Mapping[str, Any]) -> HeadKind:

@@ -99,7 +99,13 @@ class RunLog:
             self.flush()
         tenth = max(1, step.total // 10)
         if not self.console.is_terminal and (step.done % tenth == 0 or step.stopping):
-            self._print(f"{self.title}: step {step.done}/{step.total}  {self._figures()}")
+            self._print(f"{self.title}: step {step.done}/{step.total}  {self._figures()}{self._left(step)}")
+
+    def _left(self, step: Step) -> str:
+        """How long it will still take, by the pace of late."""
+        seconds = sum(figures["seconds"] for figures in self._recent) / len(self._recent) * (step.total - step.done)
+        minutes, seconds = divmod(round(seconds), 60)
+        return "" if step.stopping else f"  {minutes}:{seconds:02} min left"
 
     def validation(self, step: int, figures: Mapping[str, float]) -> None:
         """Report what the model is worth after a step, on text that it does not learn from."""
