@@ -49,6 +49,7 @@ SETS = {
     "rte": Set("classify", "glue/RTE/train.tsv", "glue/RTE/dev.tsv", "accuracy"),
     "sst-2": Set("classify", "glue/SST-2/train.tsv", "glue/SST-2/dev.tsv", "accuracy"),
     "sts-b": Set("regress", "glue/STS-B/train.tsv", "glue/STS-B/dev.tsv", "pearson"),
+    "banking77": Set("classify", "intents/banking77/train.csv", "intents/banking77/test.csv", "accuracy"),
     "conll": Set("tag", "ner/conll2003/eng.train", "ner/conll2003/eng.testa", "f1"),
 }
 

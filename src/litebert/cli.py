@@ -19,7 +19,7 @@ from litebert import __version__
 from litebert.errors import ConfigError, LitebertError
 from litebert.recipes._shared import INTERRUPTED
 
-RECIPES = ("demo", "models", "tokenizer", "prepare", "pretrain", "finetune", "evaluate", "predict", "report")
+RECIPES = ("demo", "models", "tokenizer", "prepare", "pretrain", "finetune", "evaluate", "predict", "report", "bench")
 PLANNED = {
     "meta-train": "teach a model to learn new tasks from few examples",
     "adapt": "learn a new task from a handful of examples, in seconds",
@@ -30,7 +30,6 @@ PLANNED = {
     "export": "write ONNX",
     "convert": "read and write TensorFlow and Keras checkpoints",
     "serve": "answer over HTTP",
-    "bench": "ours against the peers, side by side",
     "reproduce": "re-run the paper's experiments",
 }
 USAGE_ERROR = 2

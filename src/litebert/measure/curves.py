@@ -155,6 +155,28 @@ def draw_points(points: Sequence[Point], caption: str, x_label: str, y_label: st
     return _as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
 
 
+def draw_bars(groups: Mapping[str, Mapping[str, float]], names: Sequence[str], caption: str, unit: str) -> str:
+    """Groups of bars from left to right, each with its value; `names` have the colours of runs, in their order."""
+    bars = sum(len(group) for group in groups.values())
+    figure, axes = _figure(5.6, 0.5 + 0.24 * bars + 0.16 * len(groups))
+    most = max(value for group in groups.values() for value in group.values())
+    at, ticks = 0.0, []
+    for group in groups.values():
+        first = at
+        for name, value in group.items():
+            axes.barh(at, value, height=0.86, color=COLOURS[colour_of(names.index(name))][0])
+            axes.text(value + most * 0.012, at, compact(value), va="center", fontsize=8.5, color=COLOURS["ink"][0])
+            at += 1
+        ticks.append((first + at - 1) / 2)
+        at += 0.7
+    axes.set_yticks(ticks, list(groups))
+    axes.set(ylim=(at - 1.1, -0.6), xlim=(0, most * 1.1), xlabel=unit)
+    axes.grid(visible=False)
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+    return _as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
+
+
 def running_mean(values: Sequence[float], share: float = 0.03) -> list[float]:
     """The mean over a share of the run around every step: around, so that it lies on the curve and not behind it."""
     reach = int(len(values) * share / 2)

@@ -16,6 +16,7 @@ from litebert.measure.curves import (
     Series,
     colour_of,
     dash_of,
+    draw_bars,
     draw_confusion,
     draw_panel,
     draw_points,
@@ -102,6 +103,12 @@ class Report:
     ) -> None:
         """Means over something, as dots."""
         self._drawing(draw_points(points, caption, x_label, y_label, diagonal=diagonal), caption)
+
+    def bars(self, groups: Mapping[str, Mapping[str, float]], caption: str, unit: str) -> None:
+        """Values side by side, for the same names in every group."""
+        names = list(dict.fromkeys(name for group in groups.values() for name in group))
+        self.legend(names)
+        self._drawing(draw_bars(groups, names, caption, unit), caption)
 
     def write(self, path: Path) -> None:
         page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(self._title)}</title>'

@@ -4,6 +4,7 @@ settings."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from litebert.train.checkpointing import Checkpoints
 from litebert.train.distributed import WholeModel, WholeOptimizer
 from litebert.train.guard import Guard, Plateau
 from litebert.train.log import RunLog
-from litebert.train.loop import Step, train
+from litebert.train.loop import Hook, Step, train
 from litebert.train.runtime import Ranks, peak_flops, stop_on_signal
 from litebert.train.saving import SaveEvery
 from litebert.train.strategies import attenuate, unfreeze, weight_at
@@ -36,9 +37,9 @@ Piece = tuple[PretrainingBatch, int, int, Tensor, Tensor]
 """A micro-batch, its passes, its longest sequence, its counts and those of the whole step."""
 
 
-def pretrain(config: Config, console: Console, ranks: Ranks, device: torch.device) -> bool:
-    """Train, and save the model; False when a stop was asked for before the end."""
-    run = Run(config, console, ranks, device)
+def pretrain(config: Config, console: Console, ranks: Ranks, device: torch.device, hooks: Sequence[Hook] = ()) -> bool:
+    """Train, and save the model; False when a stop was asked for before the end. `hooks` come after its own."""
+    run = Run(config, console, ranks, device, hooks)
     whole = config.parallel == "fsdp" and ranks.world > 1
     stateful: dict[str, Any] = {
         "model": WholeModel(run.parts.objective) if whole else run.parts.albert,
@@ -61,8 +62,10 @@ def pretrain(config: Config, console: Console, ranks: Ranks, device: torch.devic
 class Run:
     """What changes while a run goes on."""
 
-    def __init__(self, config: Config, console: Console, ranks: Ranks, device: torch.device) -> None:
-        self.config, self.console, self.device = config, console, device
+    def __init__(
+        self, config: Config, console: Console, ranks: Ranks, device: torch.device, hooks: Sequence[Hook] = ()
+    ) -> None:
+        self.config, self.console, self.device, self.hooks = config, console, device, hooks
         self.parts = Parts(config, ranks, device)
         self.ranks = self.parts.ranks
         self.leads = ranks.rank == 0
@@ -120,7 +123,7 @@ class Run:
             start=start,
             seed=self.config.seed,
             clip_norm=self.config.clip_norm,
-            hooks=[self._annotate, self._deepen, self._validate, self._report, self._save],
+            hooks=[self._annotate, self._deepen, self._validate, self._report, self._save, *self.hooks],
             guard=self.guard,
             on_trouble=self._say,
             on_full_memory=self._halve,

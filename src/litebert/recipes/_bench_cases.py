@@ -1,0 +1,142 @@
+"""What the cases of `litebert bench` have in common: who takes part, what is counted, and the texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from litebert.data.batches import by_length
+from litebert.data.corpus import read_lines
+from litebert.errors import CheckpointError, DataError
+from litebert.interop.huggingface import tensors_of
+from litebert.measure.timing import Timing, interleaved
+from litebert.model import Albert, AlbertConfig, preset
+from litebert.predict import Model, load
+from litebert.train.log import counting
+from litebert.train.runtime import has_bfloat16
+
+if TYPE_CHECKING:
+    from litebert.recipes.bench import Config
+
+PEER = "transformers"
+BATCHES = 8  # of texts where their lengths vary
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What somebody needed for one call."""
+
+    timing: Timing
+    tokens: float
+    """Real ones."""
+    operations: float
+    """Floating-point operations, by the model's formula."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One piece of work that several can do."""
+
+    name: str
+    dtype: torch.dtype
+    """Of the matrix products."""
+    measure: Callable[[], Mapping[str, Measured]]
+
+
+class Arena:
+    """Where everybody meets."""
+
+    def __init__(self, config: Config, device: torch.device, console: Console) -> None:
+        self.config, self.device, self.console = config, device, console
+
+    @cached_property
+    def model(self) -> Model | None:
+        return None if self.config.model is None else load(self.config.model)
+
+    @cached_property
+    def shape(self) -> AlbertConfig:
+        return preset(self.config.preset) if self.model is None else self.model.config
+
+    def bf16(self, training: bool) -> bool:
+        """Training takes it wherever it is faster; who only reads, on a GPU."""
+        if self.config.precision == "auto":
+            return self.device.type == "cuda" or (training and has_bfloat16(self.device))
+        return self.config.precision == "bf16"
+
+    def peers(self, albert: Albert, kind: str) -> dict[str, tuple[Any, Any]]:
+        """By name, transformers' model with the same weights, and how it is called."""
+        found = {PEER: (first := peer_of(albert, kind).to(self.device), first)}
+        if self.device.type == "cuda" if self.config.compiled is None else self.config.compiled:
+            second = peer_of(albert, kind).to(self.device)
+            found[f"{PEER}, compiled"] = (second, torch.compile(second))
+        return found
+
+    def groups(self, rows: int) -> list[list[int]]:
+        """Lengths of texts, in batches of similar ones: those of a file, or drawn as the lengths of sentences fall."""
+        most, data = max(self.config.length), self.config.data
+        if self.model is None or data is None:
+            drawn = np.random.default_rng(self.config.seed).lognormal(3.1, 0.6, size=BATCHES * rows)
+            lengths = drawn.astype(int).clip(4, most).tolist()
+        else:
+            texts = list(islice((line for line in read_lines([data]) if line.strip()), BATCHES * rows))
+            if not texts:
+                raise DataError(f"{data}: holds no text; give a file with a text per line")
+            lengths = [min(most, len(encoding.ids)) for encoding in self.model.tokenizer.encode(texts)]
+        return [[lengths[i] for i in group] for group in by_length(lengths, rows)]
+
+    def texts(self, lengths: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+        """Made-up ids of a batch of texts of these lengths, and which are real; None where all are."""
+        ids = torch.randint(5, self.shape.vocab_size, (len(lengths), max(lengths)), device=self.device)
+        real = torch.arange(max(lengths), device=self.device) < torch.tensor(lengths, device=self.device)[:, None]
+        return ids, None if len(set(lengths)) == 1 else real
+
+    def timed(self, name: str, contenders: Mapping[str, Callable[[], object]]) -> dict[str, Timing]:
+        rounds = self.config.rounds
+        with self.progress(name, (rounds + 1) * len(contenders)) as advance:
+            return interleaved(contenders, self.device, rounds, advance)
+
+    @contextmanager
+    def progress(self, name: str, turns: int) -> Iterator[Callable[[], None]]:
+        """A bar over them; call it after each."""
+        if not self.console.is_terminal:
+            self.console.print(f"measuring: {name}", highlight=False)
+        with counting(self.console, name, turns) as bar:
+            yield lambda: bar.advance(bar.task_ids[0])
+
+
+def dtype_of(bf16: bool) -> torch.dtype:
+    return torch.bfloat16 if bf16 else torch.float32
+
+
+def forward_operations(shape: AlbertConfig, lengths: Sequence[int]) -> float:
+    """Floating-point operations that the vectors of these texts cost."""
+    hidden, wide = shape.hidden_size, shape.intermediate_size
+    per_token = 8 * hidden * hidden + 4 * hidden * wide
+    blocks = shape.num_hidden_layers * shape.inner_group_num
+    return float(blocks * sum(length * (per_token + 4 * length * hidden) for length in lengths))
+
+
+def peer_of(albert: Albert, kind: str) -> Any:
+    """transformers' model with the same weights."""
+    import transformers
+
+    known = transformers.AlbertConfig()
+    settings = {name: value for name, value in albert.config.to_dict().items() if hasattr(known, name)}
+    model = getattr(transformers, kind)(transformers.AlbertConfig(**settings))
+    state = {name: tensor.cpu() for name, tensor in tensors_of(albert)}
+    if kind == "AlbertModel":
+        state = {name.removeprefix("albert."): tensor for name, tensor in state.items()}
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    tied = {name for name in missing if "decoder" in name or "position_ids" in name}
+    if unexpected or set(missing) - tied:
+        raise CheckpointError(f"transformers does not take these weights: {[*missing, *unexpected]}")
+    return model

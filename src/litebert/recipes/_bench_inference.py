@@ -1,0 +1,63 @@
+"""`litebert bench infer`: vectors of texts, many and one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from litebert.model import Albert
+from litebert.recipes._bench_cases import Arena, Case, Measured, dtype_of, forward_operations
+from litebert.recipes.bench import OURS
+
+AT_ONCE = {"cuda": 256, "cpu": 8}
+SINGLE = (16, 64, 128)  # lengths of texts that come one at a time
+
+
+def cases(arena: Arena) -> Iterator[Case]:
+    config, rows = arena.config, arena.config.batch_size or AT_ONCE[arena.device.type]
+    albert = Albert(arena.shape)
+    if arena.model is not None:
+        albert.encoder = arena.model.encoder
+    albert.to(arena.device).eval()
+    encoders: dict[str, Callable[[Tensor, Tensor | None], Any]] = {
+        who: partial(_asked, call.eval()) for who, (_, call) in arena.peers(albert, "AlbertModel").items()
+    }
+    encoders[OURS] = albert.encoder
+    for length in config.length:
+        yield _case(arena, encoders, f"{rows} texts of {length}", [[length] * rows])
+    groups = arena.groups(rows)
+    lengths = [length for group in groups for length in group]
+    yield _case(arena, encoders, f"{len(lengths)} texts of {min(lengths)} to {max(lengths)}", groups)
+    for length in SINGLE:
+        yield _case(arena, encoders, f"one text of {length}", [[length]])
+
+
+def _case(
+    arena: Arena,
+    encoders: dict[str, Callable[[Tensor, Tensor | None], Any]],
+    name: str,
+    groups: Sequence[Sequence[int]],
+) -> Case:
+    given, bf16 = [arena.texts(group) for group in groups], arena.bf16(training=False)
+
+    @torch.inference_mode()
+    def read(encode: Callable[[Tensor, Tensor | None], Any]) -> None:
+        with torch.autocast(arena.device.type, torch.bfloat16, enabled=bf16):
+            for ids, real in given:
+                encode(ids, real)
+
+    def measure() -> dict[str, Measured]:
+        lengths = [length for group in groups for length in group]
+        timings = arena.timed(name, {who: partial(read, encode) for who, encode in encoders.items()})
+        operations = forward_operations(arena.shape, lengths)
+        return {who: Measured(timing, sum(lengths), operations) for who, timing in timings.items()}
+
+    return Case(name, dtype_of(bf16), measure)
+
+
+def _asked(model: Any, ids: Tensor, real: Tensor | None) -> Any:
+    return model(input_ids=ids, attention_mask=real)

@@ -1,0 +1,49 @@
+"""What `litebert bench --out` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from litebert.files import write_json
+from litebert.measure.report import Report
+from litebert.recipes.bench import Row
+
+
+def write_page(out: Path, summary: dict[str, Any], rows: list[Row]) -> None:
+    """report.html and, last, bench.json."""
+    rates = summary["matmul_operations_per_second"]
+    told = ", ".join(f"{rate / 1e12:.3g} TFLOP/s in {dtype}" for dtype, rate in rates.items())
+    machine = f"{summary['machine']}, {summary['threads']} threads, torch {summary['torch']}"
+    report = Report("Side by side", f"{machine}; a large matrix product reaches {told}.")
+    many = [row for row in rows if not row.case.startswith("one ")]
+    single = [row for row in rows if row.case.startswith("one ")]
+    if many:
+        report.heading("Tokens per second")
+        report.bars(_grouped(many, "tokens_per_second"), "Real tokens; the longer the better.", "tokens per second")
+    if single:
+        report.heading("One text at a time")
+        report.bars(_grouped(single, "milliseconds"), "Milliseconds; the shorter the better.", "milliseconds")
+    report.heading("All figures")
+    titles = ["case", "who", "ms", "±", "tokens/s", "of matmul", "memory, GB"]
+    report.table(
+        titles,
+        [
+            [row.case, row.who, row.milliseconds, f"{row.spread:.0%}", round(row.tokens_per_second),
+             f"{row.of_matmul:.0%}", "" if row.memory is None else row.memory / 1e9]
+            for row in rows
+        ],
+    )  # fmt: skip
+    report.text(
+        "Medians over rounds in which everybody took a turn; ± is half the distance between the quartiles. "
+        '"Of matmul": what the model needs by its formula, as a share of what the matrix product reaches.'
+    )
+    report.write(out / "report.html")
+    write_json(out / "bench.json", summary)
+
+
+def _grouped(rows: list[Row], figure: str) -> dict[str, dict[str, float]]:
+    groups: dict[str, dict[str, float]] = {}
+    for row in rows:
+        groups.setdefault(row.case, {})[row.who] = getattr(row, figure)
+    return groups

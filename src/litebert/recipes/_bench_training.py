@@ -1,0 +1,190 @@
+"""`litebert bench finetune` and `litebert bench pretrain`: whole steps of training."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from litebert.data.batches import Batch
+from litebert.data.shards import Shards
+from litebert.measure.timing import Timing, wait
+from litebert.model import Albert, preset, pretraining_heads
+from litebert.recipes._bench_cases import Arena, Case, Measured, dtype_of, forward_operations
+from litebert.recipes._pretraining import pretrain
+from litebert.recipes.bench import OURS
+from litebert.recipes.pretrain import Config as Pretraining
+from litebert.tasks import Classify
+from litebert.tasks.objective import objective
+from litebert.tasks.pretraining import flops_per_token
+from litebert.train.loop import Step
+from litebert.train.optimizers import adamw
+from litebert.train.runtime import ALONE
+
+STEPS = 5  # that somebody takes in one turn of pre-training
+TOKENS = {"cuda": 1 << 16, "cpu": 1 << 9}  # in a step of pre-training
+RATE = 1e-5
+
+
+# --- fine-tuning ------------------------------------------------------------------------------------------------------
+
+
+def finetuning(arena: Arena) -> Case:
+    """Steps of a classifier, on batches of similar lengths."""
+    groups, bf16, task = arena.groups(arena.config.batch_size or 32), arena.bf16(training=True), Classify(["no", "yes"])
+    albert = Albert(arena.shape, {task.head_name: task.head(arena.shape)})
+    if arena.model is not None:
+        albert.encoder.load_state_dict(arena.model.encoder.state_dict())
+    batches = []
+    for group in groups:
+        ids, real = arena.texts(group)
+        targets = torch.randint(0, 2, (len(group),), device=arena.device)
+        owner = torch.arange(len(group), device=arena.device)
+        batches.append(Batch(ids, real, torch.zeros_like(ids), owner, len(group), owner, targets))
+    lengths = [length for group in groups for length in group]
+    name = f"fine-tuning, {len(groups)} × {len(groups[0])} texts of {min(lengths)} to {max(lengths)}"
+
+    def measure() -> dict[str, Measured]:
+        def theirs(model: Any, batch: Batch) -> Tensor:
+            found = model(
+                input_ids=batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids,
+                labels=batch.targets,
+            )  # fmt: skip
+            return found.loss
+
+        def ours(batch: Batch) -> Tensor:
+            return objective(task, albert, batch)["loss"]
+
+        contenders: dict[str, Callable[[], None]] = {}
+        for who, (model, call) in arena.peers(albert, "AlbertForSequenceClassification").items():
+            optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=arena.device.type == "cuda")
+            contenders[who] = partial(_learn, model.train(), optimizer, partial(theirs, call), batches, bf16)
+        albert.to(arena.device).train()
+        optimizer = adamw(albert, weight_decay=0.01)
+        for group in optimizer.param_groups:
+            group["lr"] = RATE
+        contenders[OURS] = partial(_learn, albert, optimizer, ours, batches, bf16)
+        operations = 3 * forward_operations(arena.shape, lengths)
+        timings = arena.timed(name, contenders)
+        return {who: Measured(timing, sum(lengths), operations) for who, timing in timings.items()}
+
+    return Case(name, dtype_of(bf16), measure)
+
+
+def _learn(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss: Callable[[Batch], Tensor],
+    batches: list[Batch],
+    bf16: bool,
+) -> None:
+    """A step on every batch."""
+    for batch in batches:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(batch.input_ids.device.type, torch.bfloat16, enabled=bf16):
+            found = loss(batch)
+        found.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+# --- pre-training -----------------------------------------------------------------------------------------------------
+
+
+def pretraining(arena: Arena) -> Iterator[Case]:
+    return (_pretraining(arena, length) for length in arena.config.length)
+
+
+def _pretraining(arena: Arena, length: int) -> Case:
+    """Ours with loader, optimizer and log; theirs on made-up sequences that fill every column."""
+    config, bf16 = arena.config, arena.bf16(training=True)
+    assert config.data is not None
+    rows = config.batch_size or max(1, TOKENS[arena.device.type] // length)
+    name = f"pre-training, {rows} × {length}"
+    settings = Pretraining(
+        data=config.data, out=Path(), preset=config.preset, steps=(config.rounds + 2) * STEPS, batch_size=rows,
+        length=length, depth_ramp="", precision="bf16" if bf16 else "fp32", validate_every=1 << 30, seed=config.seed,
+        device=config.device,
+    )  # fmt: skip
+
+    def measure() -> dict[str, Measured]:
+        shape = preset(config.preset, vocab_size=Shards(settings.data).tokenizer.vocab_size)
+        ids = torch.randint(5, shape.vocab_size, (rows, length), device=arena.device)
+        labels = ids.where(torch.rand(rows, length, device=arena.device) < settings.mask_rate, -100)
+        order = torch.randint(0, 2, (rows,), device=arena.device)
+
+        def theirs(model: Any, _: Batch) -> Tensor:
+            return model(input_ids=ids, labels=labels, sentence_order_label=order).loss
+
+        peers = {}
+        made_up = [Batch(ids, None, torch.zeros_like(ids))]
+        albert = Albert(shape, pretraining_heads(shape))
+        for who, (model, call) in arena.peers(albert, "AlbertForPreTraining").items():
+            optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=arena.device.type == "cuda")
+            peers[who] = partial(_learn, model.train(), optimizer, partial(theirs, call), made_up, bf16)
+        with tempfile.TemporaryDirectory() as folder, arena.progress(name, config.rounds + 2) as advance:
+            turns = Turns(peers, arena.device, advance)
+            own = replace(settings, out=Path(folder) / "run")
+            pretrain(own, Console(quiet=True), ALONE, arena.device, [turns])
+        per_token = flops_per_token(shape, shape.num_hidden_layers, length, settings.mask_rate)
+        tokens = {who: float(rows * length) for who in peers} | {OURS: turns.tokens}
+        return {who: Measured(timing, tokens[who], tokens[who] * per_token) for who, timing in turns.found().items()}
+
+    return Case(name, dtype_of(bf16), measure)
+
+
+class Turns:
+    """A hook that lets others take as many steps after every few of ours."""
+
+    def __init__(
+        self, peers: Mapping[str, Callable[[], object]], device: torch.device, advance: Callable[[], None]
+    ) -> None:
+        self._peers, self._device, self._advance = peers, device, advance
+        self._seconds: dict[str, list[float]] = {who: [] for who in (*peers, OURS)}
+        self._memory: dict[str, int | None] = dict.fromkeys(self._seconds)
+        self._tokens: list[float] = []
+        self._resume()
+
+    def __call__(self, step: Step) -> None:
+        self._tokens.append(step.metrics["tokens"])
+        if step.done % STEPS:
+            return
+        counts = step.done // STEPS > 1  # the first turn compiles and fills caches
+        self._keep(OURS, counts)
+        for who, peer in self._peers.items():
+            self._resume()
+            for _ in range(STEPS):
+                peer()
+            self._keep(who, counts)
+        self._advance()
+        self._resume()
+
+    @property
+    def tokens(self) -> float:
+        """Real ones in a step of ours."""
+        return sum(self._tokens) / len(self._tokens)
+
+    def found(self) -> dict[str, Timing]:
+        return {who: Timing(seconds, self._memory[who]) for who, seconds in self._seconds.items()}
+
+    def _resume(self) -> None:
+        wait(self._device)
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._before = torch.cuda.memory_allocated(self._device)
+        self._began = time.perf_counter()
+
+    def _keep(self, who: str, counts: bool) -> None:
+        wait(self._device)
+        if counts:
+            self._seconds[who].append((time.perf_counter() - self._began) / STEPS)
+            if self._device.type == "cuda":
+                self._memory[who] = torch.cuda.max_memory_allocated(self._device) - self._before
