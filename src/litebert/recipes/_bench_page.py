@@ -25,12 +25,12 @@ def write_page(out: Path, summary: dict[str, Any], rows: list[Row]) -> None:
         report.heading("One text at a time")
         report.bars(_grouped(single, "milliseconds"), "Milliseconds; the shorter the better.", "milliseconds")
     report.heading("All figures")
-    titles = ["case", "who", "ms", "±", "tokens/s", "of matmul", "memory, GB"]
+    memory = any(row.memory is not None for row in rows)
     report.table(
-        titles,
+        ["case", "who", "ms", "±", "tokens/s", "of matmul", *(["memory, GB"] if memory else [])],
         [
             [row.case, row.who, row.milliseconds, f"{row.spread:.0%}", round(row.tokens_per_second),
-             f"{row.of_matmul:.0%}", "" if row.memory is None else row.memory / 1e9]
+             f"{row.of_matmul:.0%}", *([] if row.memory is None else [row.memory / 1e9])]
             for row in rows
         ],
     )  # fmt: skip
