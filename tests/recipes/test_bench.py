@@ -90,7 +90,34 @@ def test_pretraining_needs_text() -> None:
         bench.Config(what=("pretrain",))
 
 
-@pytest.mark.parametrize("changes", [{"rounds": 0}, {"length": ()}, {"length": (4,)}, {"what": ()}, {"batch_size": 0}])
+def test_a_request_to_stop_ends_the_bench(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer("transformers")
+    monkeypatch.setattr("litebert.recipes._bench_training.pretrain", lambda *_: False)
+    assert litebert("bench", "pretrain", *QUICK, "--data", flow.shards) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_a_length_beyond_the_model_is_refused_at_once(flow: Flow, capsys: pytest.CaptureFixture[str]) -> None:
+    peer("transformers")
+    assert litebert("bench", "infer", "--model", flow.pretrained, "--length", 1000) == 2
+    assert "length=1000 must fit the model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rounds": 0},
+        {"length": ()},
+        {"length": (4,)},
+        {"what": ()},
+        {"batch_size": 0},
+        {"what": ("infer", "pretrain"), "data": Path("shards")},
+        {"data": Path("texts.txt")},
+    ],
+    ids=str,
+)
 def test_nothing_to_measure_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         bench.Config(**changes)
@@ -105,8 +132,7 @@ def test_the_peer_computes_the_same_and_the_formula_counts_its_operations(tiny_c
         expected = theirs(input_ids=ids).last_hidden_state
     torch.testing.assert_close(albert.encoder(ids), expected, atol=1e-5, rtol=1e-4)
     embedding = 2 * 3 * 9 * tiny_config.embedding_size * tiny_config.hidden_size
-    pooler = 2 * 3 * tiny_config.hidden_size**2
-    assert counter.get_total_flops() == forward_operations(tiny_config, [9] * 3) + embedding + pooler
+    assert counter.get_total_flops() == forward_operations(tiny_config, [9] * 3) + embedding
 
 
 def test_the_peer_for_training_has_both_heads(tiny_config: AlbertConfig) -> None:
@@ -122,20 +148,20 @@ def test_the_peer_for_training_has_both_heads(tiny_config: AlbertConfig) -> None
     torch.testing.assert_close(order, found.sop_logits, atol=1e-4, rtol=1e-4)
 
 
-def test_others_take_as_many_steps_as_we_do_and_the_first_turn_does_not_count() -> None:
+def test_others_take_as_many_steps_as_we_do_and_the_first_and_last_turn_do_not_count() -> None:
     taken: list[int] = []
     turns = Turns({"other": lambda: taken.append(1)}, torch.device("cpu"), lambda: None)
-    for done in range(1, 16):
-        turns(Step(done, 15, {"tokens": float(done)}, 0.1, 0.0, False))
-    assert len(taken) == 15
+    for done in range(1, 21):
+        turns(Step(done, 20, {"tokens": float(done)}, 0.1, 0.0, False))
+    assert len(taken) == 20
     assert {who: len(timing.seconds) for who, timing in turns.found().items()} == {"other": 2, "litebert": 2}
-    assert turns.tokens == 8
+    assert turns.tokens == 10.5
 
 
 def test_speed_is_told_against_the_first_of_each_case() -> None:
-    rows = [Row("a", "them", 10.0, 0.1, 5.0, 1.0, 0.5, None), Row("a", "litebert", 4.0, 0.1, 5.0, 1.0, 0.5, None),
+    rows = [Row("a", "them", 10.0, 0.1, 4.0, 1.0, 0.5, None), Row("a", "litebert", 2.0, 0.1, 10.0, 1.0, 0.5, None),
             Row("b", "them", 1.0, 0.1, 5.0, 1.0, 0.5, 10**9)]  # fmt: skip
     table = table_of(rows)
     speeds = next(column for column in table.columns if column.header == "speed")
-    assert list(speeds.cells) == ["1.00×", "2.50×", "1.00×"]
+    assert list(speeds.cells) == ["1.00×", "2.50×", "1.00×"]  # by tokens, of which a step of ours may have fewer
     assert [column.header for column in table.columns][-1] == "memory"

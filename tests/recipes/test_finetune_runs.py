@@ -23,6 +23,7 @@ from litebert.data.squad import AnswerInput
 from litebert.files import read_json
 from litebert.recipes._finetuning import Attempt
 from litebert.recipes._finetuning_plan import Plan, split
+from litebert.recipes._sweeps import _spread_table
 from litebert.tasks import Answer, Classify
 from litebert.tasks.text import TextInput
 from litebert.tokenizer import Tokenizer
@@ -219,6 +220,14 @@ def test_several_seeds_give_mean_and_spread_and_the_better_model(two_seeds: Path
     assert found["best"] == f"seed-{best}"
     assert weights(two_seeds) == weights(two_seeds / f"seed-{best}")
     assert weights(two_seeds / "seed-4") != weights(two_seeds / "seed-5")
+
+
+def test_metrics_that_only_one_of_the_files_has_leave_a_cell_empty() -> None:
+    one = {"mean": 0.5, "deviation": 0.1}
+    table = _spread_table({"validation": {"f1": one, "pr_auc_of_no": one}, "test": {"f1": one, "pr_auc_of_yes": one}})
+    cells = [list(column.cells) for column in table.columns]
+    told = "0.5000 ± 0.1000"
+    assert cells == [["f1", "pr_auc_of_no", "pr_auc_of_yes"], [told, told, ""], [told, "", told]]
 
 
 def test_a_sweep_that_was_interrupted_between_seeds_runs_what_is_left_and_shows_all(

@@ -36,6 +36,7 @@ def test_a_cpu_takes_bfloat16_where_it_has_instructions_for_it(
     monkeypatch: pytest.MonkeyPatch, able: dict[str, bool], expected: bool
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: not including_emulation)
     assert has_bfloat16(torch.device("cpu")) is expected
     assert has_bfloat16(torch.device("cuda"))
 

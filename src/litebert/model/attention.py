@@ -14,6 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+PLAIN_LIMIT = 1 << 22
+"""Scores per head that attention may write out where it need not: 8 MB in bf16."""
+
 Backend = Literal["auto", "eager", "sdpa", "varlen", "flex"]
 
 
@@ -125,8 +128,8 @@ def choose_backend(dtype: torch.dtype, is_cuda: bool, layout: Layout, bias: Tens
     half = dtype in (torch.bfloat16, torch.float16)
     if isinstance(layout, Packed) and is_cuda and half and bias is None and dropout == 0.0 and _has_varlen():
         return "varlen"
-    if half and not is_cuda:
-        return "eager"  # the fused kernel's backward is six times slower there
+    if half and not is_cuda and layout.batch * layout.length**2 <= PLAIN_LIMIT:
+        return "eager"  # the fused kernel's backward is two to seven times slower there
     return "sdpa"
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from litebert.data.batches import by_length
 from litebert.data.corpus import read_lines
-from litebert.errors import CheckpointError, DataError
+from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.interop.huggingface import tensors_of
 from litebert.measure.timing import Timing, interleaved
 from litebert.model import Albert, AlbertConfig, preset
@@ -64,7 +64,12 @@ class Arena:
 
     @cached_property
     def shape(self) -> AlbertConfig:
-        return preset(self.config.preset) if self.model is None else self.model.config
+        shape = preset(self.config.preset) if self.model is None else self.model.config
+        if max(self.config.length) > shape.max_position_embeddings:
+            raise ConfigError(
+                f"length={max(self.config.length)} must fit the model: {shape.max_position_embeddings} or less"
+            )
+        return shape
 
     def bf16(self, training: bool) -> bool:
         """Training takes it wherever it is faster; who only reads, on a GPU."""
@@ -101,6 +106,7 @@ class Arena:
 
     def timed(self, name: str, contenders: Mapping[str, Callable[[], object]]) -> dict[str, Timing]:
         rounds = self.config.rounds
+        torch.compiler.reset()  # the shapes of former cases shall not count against a limit of recompilations
         with self.progress(name, (rounds + 1) * len(contenders)) as advance:
             return interleaved(contenders, self.device, rounds, advance)
 
@@ -131,10 +137,12 @@ def peer_of(albert: Albert, kind: str) -> Any:
 
     known = transformers.AlbertConfig()
     settings = {name: value for name, value in albert.config.to_dict().items() if hasattr(known, name)}
-    model = getattr(transformers, kind)(transformers.AlbertConfig(**settings))
+    bare = kind == "AlbertModel"  # of which only the vectors of tokens are wanted
+    options = {"add_pooling_layer": False} if bare else {}
+    model = getattr(transformers, kind)(transformers.AlbertConfig(**settings), **options)
     state = {name: tensor.cpu() for name, tensor in tensors_of(albert)}
-    if kind == "AlbertModel":
-        state = {name.removeprefix("albert."): tensor for name, tensor in state.items()}
+    if bare:
+        state = {name.removeprefix("albert."): tensor for name, tensor in state.items() if "pooler" not in name}
     missing, unexpected = model.load_state_dict(state, strict=False)
     tied = {name for name in missing if "decoder" in name or "position_ids" in name}
     if unexpected or set(missing) - tied:

@@ -32,7 +32,7 @@ def cases(arena: Arena) -> Iterator[Case]:
     groups = arena.groups(rows)
     lengths = [length for group in groups for length in group]
     yield _case(arena, encoders, f"{len(lengths)} texts of {min(lengths)} to {max(lengths)}", groups)
-    for length in SINGLE:
+    for length in (length for length in SINGLE if length <= arena.shape.max_position_embeddings):
         yield _case(arena, encoders, f"one text of {length}", [[length]])
 
 

@@ -24,7 +24,6 @@ from litebert.recipes.bench import OURS
 from litebert.recipes.pretrain import Config as Pretraining
 from litebert.tasks import Classify
 from litebert.tasks.objective import objective
-from litebert.tasks.pretraining import flops_per_token
 from litebert.train.loop import Step
 from litebert.train.optimizers import adamw
 from litebert.train.runtime import ALONE
@@ -65,7 +64,7 @@ def finetuning(arena: Arena) -> Case:
 
         contenders: dict[str, Callable[[], None]] = {}
         for who, (model, call) in arena.peers(albert, "AlbertForSequenceClassification").items():
-            optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=arena.device.type == "cuda")
+            optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
             contenders[who] = partial(_learn, model.train(), optimizer, partial(theirs, call), batches, bf16)
         albert.to(arena.device).train()
         optimizer = adamw(albert, weight_decay=0.01)
@@ -112,7 +111,7 @@ def _pretraining(arena: Arena, length: int) -> Case:
     settings = Pretraining(
         data=config.data, out=Path(), preset=config.preset, steps=(config.rounds + 2) * STEPS, batch_size=rows,
         length=length, depth_ramp="", precision="bf16" if bf16 else "fp32", validate_every=1 << 30, seed=config.seed,
-        device=config.device,
+        device=config.device, workers=0,  # batches that threads make while others have their turn would cost us nothing
     )  # fmt: skip
 
     def measure() -> dict[str, Measured]:
@@ -128,13 +127,15 @@ def _pretraining(arena: Arena, length: int) -> Case:
         made_up = [Batch(ids, None, torch.zeros_like(ids))]
         albert = Albert(shape, pretraining_heads(shape))
         for who, (model, call) in arena.peers(albert, "AlbertForPreTraining").items():
-            optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=arena.device.type == "cuda")
+            optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
             peers[who] = partial(_learn, model.train(), optimizer, partial(theirs, call), made_up, bf16)
         with tempfile.TemporaryDirectory() as folder, arena.progress(name, config.rounds + 2) as advance:
             turns = Turns(peers, arena.device, advance)
             own = replace(settings, out=Path(folder) / "run")
-            pretrain(own, Console(quiet=True), ALONE, arena.device, [turns])
-        per_token = flops_per_token(shape, shape.num_hidden_layers, length, settings.mask_rate)
+            if not pretrain(own, Console(quiet=True), ALONE, arena.device, [turns]):
+                raise KeyboardInterrupt  # it stops cleanly, and so do we
+        head = 2 * shape.embedding_size * (shape.hidden_size + shape.vocab_size)
+        per_token = 3 * (forward_operations(shape, [length]) / length + settings.mask_rate * head)
         tokens = {who: float(rows * length) for who in peers} | {OURS: turns.tokens}
         return {who: Measured(timing, tokens[who], tokens[who] * per_token) for who, timing in turns.found().items()}
 
@@ -157,7 +158,8 @@ class Turns:
         self._tokens.append(step.metrics["tokens"])
         if step.done % STEPS:
             return
-        counts = step.done // STEPS > 1  # the first turn compiles and fills caches
+        # the first turn compiles and fills caches, the last one validates and saves
+        counts = STEPS < step.done < step.total
         self._keep(OURS, counts)
         for who, peer in self._peers.items():
             self._resume()
@@ -187,4 +189,5 @@ class Turns:
         if counts:
             self._seconds[who].append((time.perf_counter() - self._began) / STEPS)
             if self._device.type == "cuda":
-                self._memory[who] = torch.cuda.max_memory_allocated(self._device) - self._before
+                needed = torch.cuda.max_memory_allocated(self._device) - self._before
+                self._memory[who] = max(needed, self._memory[who] or 0)

@@ -62,7 +62,7 @@ class Plan:
     def __init__(self, config: Config, console: Console, split_seed: int) -> None:
         self.config, self.console = config, console
         self.device = pick_device(config.device)
-        self.bf16 = config.precision == "bf16" or (config.precision == "auto" and has_bfloat16(self.device))
+        self.bf16 = precision_of(config) == "bf16"
         self.source = Source.of(config.columns, config.skip_bad)
         options = {name: getattr(config, name) for name in ("head", *OF_TASK)}
         self.task, records = _learned(config.task, config.train, self.source, **options)
@@ -212,7 +212,17 @@ def decisive_of(config: Config) -> dict[str, str]:
     """What must be the same when a run is resumed: the settings, and the content of the files."""
     files = [config.train, config.valid, config.test, *(Path(given.partition("=")[2]) for given in config.mix)]
     contents = {f"content of {path}": _hash(path) for path in files if path is not None}
-    return {name: str(value) for name, value in asdict(config).items() if name not in UNDECISIVE} | contents
+    return (
+        {name: str(value) for name, value in asdict(config).items() if name not in UNDECISIVE}
+        | contents
+        | {"precision": precision_of(config)}
+    )
+
+
+def precision_of(config: Config) -> str:
+    """What is computed in, on this machine."""
+    usual = "bf16" if has_bfloat16(pick_device(config.device)) else "fp32"
+    return usual if config.precision == "auto" else config.precision
 
 
 def usual_rate(model: Model) -> float:

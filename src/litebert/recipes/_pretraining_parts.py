@@ -61,7 +61,11 @@ class Parts:
         self.pieces = -(-config.batch_size // (ranks.world * most))
         self.decisive = {key: value for key, value in asdict(config).items() if key not in FREE}
         index = self.shards.index
-        self.decisive |= {"tokenizer": index.fingerprint[:12], "content of --data": index.digest[:12]}
+        self.decisive |= {
+            "precision": self.precision,
+            "tokenizer": index.fingerprint[:12],
+            "content of --data": index.digest[:12],
+        }
 
     def depth_at(self, step: int) -> int:
         """Passes of a step. One alone cannot look anything up in what it has read, so there are two at least."""

@@ -5,8 +5,9 @@ Examples:
   litebert bench infer --preset small --out runs/bench
   litebert bench pretrain --data shards --length 128 512
 
-Everybody has the same weights, precision and batches, and they take turns. Real tokens are counted, not padding. What
-they reach is held against the largest matrix product that this machine can do in the same precision.
+Everybody has the same precision and takes turns, and the same weights and batches; only pretrain gives the others
+made-up sequences that fill every column. Real tokens are counted, not padding. What they reach, by the model's formula,
+is held against a large matrix product in the same precision.
 """
 
 from __future__ import annotations
@@ -70,6 +71,14 @@ class Config:
             raise ConfigError("give something to measure, such as infer, and lengths of 8 or more")
         if "pretrain" in self.what and self.data is None:
             raise ConfigError("bench pretrain reads real text: give the shards of litebert prepare with --data")
+        if "pretrain" in self.what and len(self.what) > 1:
+            raise ConfigError(
+                "--data is shards for pretrain and texts for the others; measure pretrain in a run of its own"
+            )
+        if self.data is not None and self.model is None and "pretrain" not in self.what:
+            raise ConfigError(
+                "--data without --model: whose tokenizer is to count the tokens of these texts? give both"
+            )
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,7 @@ class Row:
     tokens_per_second: float
     """Real tokens."""
     operations_per_second: float
-    """Floating-point operations that the model needs, by its formula."""
+    """Floating-point operations that the model needs, by its formula; who leaves some out is credited with them."""
     of_matmul: float
     """The same as a share of what a large matrix product reaches."""
     memory: int | None
@@ -165,7 +174,7 @@ def table_of(rows: list[Row]) -> Table:
             f"{row.milliseconds:,.2f}",
             f"{row.spread:.0%}",
             f"{row.tokens_per_second:,.0f}",
-            f"{first.milliseconds / row.milliseconds:.2f}×",
+            f"{row.tokens_per_second / first.tokens_per_second:.2f}×",
             f"{row.of_matmul:.0%}",
             *([] if row.memory is None else [f"{row.memory / 1e9:.2f} GB"]),
             style="bold" if row.who == OURS else None,

@@ -16,7 +16,7 @@ from litebert.tasks._crf import is_prefixed, ranges_of
 
 DOCUMENT = "-DOCSTART-"  # CoNLL-2003 writes it where a document begins
 TABLES = (".csv", ".parquet")
-MAX_PLAIN_TAGS = 200  # more are the last words of lines of text
+LONGEST = 200  # lines without an empty one; more are no sentence but a table of texts
 
 CJK = "\u3001-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U000323af"
 """Ideographs, kana and their punctuation: written without spaces."""
@@ -119,12 +119,6 @@ def _read_json(path: Path, source: Source) -> list[TagInput]:
 def _read_columns(path: Path, source: Source) -> list[TagInput]:
     sentences = list(_sentences(read_text(path)))
     marked = any(is_prefixed(columns[-1]) for sentence in sentences for _, columns in sentence if len(columns) > 1)
-    tags = {columns[-1] for sentence in sentences for _, columns in sentence}
-    if not marked and len(tags) > MAX_PLAIN_TAGS:
-        raise DataError(
-            f"{path}: {len(tags):,} different tags at the ends of lines, and none like B-NAME; a file for this task "
-            "has a word and its tag per line and an empty line between sentences, or JSON with text and spans"
-        )
     records = []
     for sentence in sentences:
         try:
@@ -139,6 +133,11 @@ def _read_columns(path: Path, source: Source) -> list[TagInput]:
             for first, end, label in ranges_of([columns[-1] for _, columns in sentence])
         ]
         records.append(TagInput(text, words, tuple(spans), f"{path}, line {sentence[0][0]}"))
+    if not marked and len(sentences) == 1 and len(sentences[0]) > LONGEST:
+        raise DataError(
+            f"{path}: all {len(sentences[0]):,} lines are one sentence, and no tag is like B-NAME; a file here "
+            "has a word and its tag per line and an empty line between sentences, or is JSON with text and spans"
+        )
     return records
 
 

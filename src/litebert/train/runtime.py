@@ -26,9 +26,9 @@ def pick_device(name: Device) -> torch.device:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Is bfloat16 faster than float32 there? On every GPU that we know, and on CPUs with instructions for it."""
+    """Has it instructions for bfloat16? Without them it is slower than float32."""
     if device.type == "cuda":
-        return True
+        return torch.cuda.is_bf16_supported(including_emulation=False)
     able: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # newer than the oldest torch that we run on
     return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
 
