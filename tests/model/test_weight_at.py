@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
 from litebert.model import AlbertConfig, Encoder
-from litebert.model.albert import Half, Sharing
+from litebert.model.config import Half, Sharing
 
 IDS = torch.arange(5, 23).view(2, 9)
 

@@ -125,27 +125,19 @@ def test_answers_are_the_labels_over_their_thresholds_likeliest_first() -> None:
     assert answer.probabilities["dry"] == pytest.approx(torch.tensor(1.0).sigmoid().item())
 
 
-def test_metrics_are_scikit_learn_s() -> None:
+def test_metrics_are_scikit_learn_s_and_so_are_the_figures_of_each_label() -> None:
     sklearn = peer("sklearn.metrics")
     records, scores = made_up(60)
     task = Multilabel(LABELS)
     truth = np.array([[label in record.label for label in LABELS] for record in records])
     answered = scores.sigmoid().numpy() >= 0.5
-    measured = task.metrics(records, answers(task, records, scores))
-    assert measured == {
+    outputs = answers(task, records, scores)
+    assert task.metrics(records, outputs) == {
         "micro_f1": pytest.approx(sklearn.f1_score(truth, answered, average="micro")),
         "macro_f1": pytest.approx(sklearn.f1_score(truth, answered, average="macro")),
         "mean_average_precision": pytest.approx(sklearn.average_precision_score(truth, scores.sigmoid().numpy())),
     }
-
-
-def test_figures_of_each_label_are_scikit_learn_s_beside_its_threshold() -> None:
-    sklearn = peer("sklearn.metrics")
-    records, scores = made_up(60)
-    task = Multilabel(LABELS)
-    truth = np.array([[label in record.label for label in LABELS] for record in records])
-    answered = scores.sigmoid().numpy() >= 0.5
-    found = task.by_label(records, answers(task, records, scores))
+    found = task.by_label(records, outputs)
     expected = sklearn.precision_recall_fscore_support(truth, answered)
     for name, values in zip(("precision", "recall", "f1", "examples"), expected, strict=True):
         assert [found[label][name] for label in LABELS] == pytest.approx(list(values))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from litebert.errors import ConfigError
 from litebert.model import Albert, AlbertConfig, Encoder, PooledHead
-from litebert.model.albert import Sharing
+from litebert.model.config import Sharing
 from litebert.train.optimizers import adamw, schedule
 from litebert.train.strategies import Strategies, attenuate, fitted, project, tune, unfreeze, weight_at
 from litebert.train.weights import MasterWeights

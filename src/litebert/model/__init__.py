@@ -1,7 +1,8 @@
 """Tokens to vectors."""
 
-from litebert.model.albert import PRESETS, AlbertConfig, Encoder, preset
+from litebert.model.albert import Encoder
 from litebert.model.attention import Dense, Packed, attend
+from litebert.model.config import PRESETS, AlbertConfig, preset
 from litebert.model.heads import (
     Albert,
     HeadKind,

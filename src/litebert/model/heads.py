@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from litebert.errors import ConfigError
-from litebert.model.albert import ACTIVATIONS, AlbertConfig, Encoder, initialize
+from litebert.model.albert import Encoder, initialize
+from litebert.model.config import ACTIVATIONS, AlbertConfig
 
 
 class MaskedTokenHead(nn.Module):

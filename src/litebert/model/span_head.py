@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from litebert.model.albert import AlbertConfig, initialize
+from litebert.model.albert import initialize
+from litebert.model.config import AlbertConfig
 
 BEAM = 5  # starts, and ends of each, that are followed up
 MASKED = -1e4
