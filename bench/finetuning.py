@@ -150,7 +150,8 @@ def _tags(task: Any, record: Any) -> list[int]:
 
 def _score(task: Any, one: Set, valid: Sequence[Any], predictions: Any, labels: Any) -> float:
     if one.task == "regress":
-        return float(np.corrcoef(predictions.squeeze(-1), labels)[0, 1])
+        values = predictions.squeeze(-1)
+        return float(np.corrcoef(values, labels)[0, 1]) if values.std() else 0.0  # the same answer for all
     if one.task == "tag":
         from litebert.tasks._crf import ranges_of
 

@@ -134,10 +134,25 @@ def test_arrays_of_one_size_become_a_matrix() -> None:
 
 
 def test_targets_per_token_are_padded_with_what_no_loss_looks_at() -> None:
-    targets = one_per_sequence(np.array([4, 5, 6]), np.arange(5)).targets
+    examples = [Example([sequence(len(target))], target, by_token=True) for target in ([4, 5, 6], range(5))]
+    targets = collate(examples, pad_id=0).targets
     assert targets is not None
     assert targets.tolist() == [[4, 5, 6, IGNORED, IGNORED], [0, 1, 2, 3, 4]]
     assert torch.nn.functional.cross_entropy(torch.randn(2, 7), torch.tensor([IGNORED, IGNORED])).isnan()
+
+
+@pytest.mark.parametrize("lengths", [(3, 5), (8, 8), (4, 4), (9, 2)])
+def test_columns_are_rounded_up_with_padding(lengths: tuple[int, int]) -> None:
+    examples = [Example([sequence(n)], np.arange(n), by_token=True) for n in lengths]
+    plain, rounded = collate(examples, pad_id=0), collate(examples, pad_id=0, multiple=8)
+    columns = 16 if max(lengths) > 8 else 8
+    assert rounded.targets is not None
+    assert {tensor.shape for tensor in (rounded.input_ids, rounded.targets, rounded.real)} == {(2, columns)}
+    assert rounded.attention_mask is not None  # so that batches of one shape are computed in one way
+    assert torch.equal(rounded.lengths, plain.lengths)
+    assert plain.targets is not None
+    assert torch.equal(rounded.targets[rounded.real], plain.targets[plain.real])
+    assert (rounded.targets[~rounded.real] == IGNORED).all()
 
 
 def test_a_batch_in_which_an_example_has_no_target_has_none() -> None:

@@ -18,10 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from litebert.data.batches import Batch
 from litebert.data.squad import AnswerInput
 from litebert.files import read_json
-from litebert.recipes._finetuning import Attempt
+from litebert.recipes._finetuning import Attempt, Piece
 from litebert.recipes._finetuning_plan import Plan, split
 from litebert.recipes._sweeps import _spread_table
 from litebert.tasks import Answer, Classify
@@ -320,10 +319,10 @@ def test_when_memory_runs_out_a_batch_is_cut_and_the_same_is_learned(
     assert litebert(*command(start, examples, tmp_path / "whole", *flags)) == 0
     real = Attempt._loss
 
-    def scarce(self: Attempt, number: int, batch: Batch, share: float) -> dict[str, Tensor]:
-        if batch.examples > 4:
+    def scarce(self: Attempt, piece: Piece) -> dict[str, Tensor]:
+        if piece.batch.examples > 4:
             raise torch.OutOfMemoryError
-        return real(self, number, batch, share)
+        return real(self, piece)
 
     monkeypatch.setattr(Attempt, "_loss", scarce)
     assert litebert(*command(start, examples, tmp_path / "cut", *flags)) == 0

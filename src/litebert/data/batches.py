@@ -35,10 +35,11 @@ class Example:
     sequences: Sequence[Tokens]
     """Together they get one answer."""
     target: Any = None
-    """What the loss compares with: a number, or an array, of the same size in every example or as long as the
-    sequence; None when there is nothing to learn from."""
+    """What the loss compares with: a number or an array; None when there is nothing to learn from."""
     notes: Any = None
     """What the task has to remember to answer: where the tokens stood in the text, say."""
+    by_token: bool = False
+    """The target is one number per token; else its shape is the same in every example."""
 
     @property
     def length(self) -> int:
@@ -72,6 +73,9 @@ class Batch:
         }
         return replace(self, **moved)
 
+    def tensors(self) -> list[Tensor]:
+        return [value for value in vars(self).values() if isinstance(value, Tensor)]
+
     @property
     def real(self) -> Tensor:
         """(S, L) True at real tokens."""
@@ -83,11 +87,12 @@ def pad(sequences: Sequence[Tokens], pad_id: int) -> Batch:
     return collate([Example([sequence]) for sequence in sequences], pad_id)
 
 
-def collate(examples: Sequence[Example], pad_id: int) -> Batch:
-    """All sequences of these examples in one batch, padded to the longest."""
+def collate(examples: Sequence[Example], pad_id: int, multiple: int = 1) -> Batch:
+    """All sequences of these examples in one batch, padded to the longest, or to a multiple of so many columns."""
     sequences = [sequence for example in examples for sequence in example.sequences]
     lengths = np.array([len(sequence.ids) for sequence in sequences])
-    ids = np.full((len(sequences), lengths.max()), pad_id, dtype=np.int64)
+    columns = -(-int(lengths.max()) // multiple) * multiple
+    ids = np.full((len(sequences), columns), pad_id, dtype=np.int64)
     types = np.zeros_like(ids)
     for row, sequence in enumerate(sequences):
         ids[row, : lengths[row]] = sequence.ids
@@ -96,21 +101,21 @@ def collate(examples: Sequence[Example], pad_id: int) -> Batch:
     owner = np.repeat(np.arange(len(examples)), [len(example.sequences) for example in examples])
     return Batch(
         torch.from_numpy(ids),
-        None if real.all() else torch.from_numpy(real),
+        None if multiple == 1 and real.all() else torch.from_numpy(real),
         torch.from_numpy(types),
         torch.from_numpy(owner),
         len(examples),
         torch.from_numpy(lengths),
-        _targets([example.target for example in examples], ids.shape[1]),
+        _targets(examples, columns),
     )
 
 
-def _targets(targets: Sequence[Any], length: int) -> Tensor | None:
-    if any(target is None for target in targets):
+def _targets(examples: Sequence[Example], columns: int) -> Tensor | None:
+    if any(example.target is None for example in examples):
         return None
-    arrays = [np.asarray(target) for target in targets]
-    if len({array.shape for array in arrays}) > 1:  # one per token
-        padding = ((0, length - len(array)) for array in arrays)
+    arrays = [np.asarray(example.target) for example in examples]
+    if examples[0].by_token:
+        padding = ((0, columns - len(array)) for array in arrays)
         arrays = [np.pad(array, pads, constant_values=IGNORED) for array, pads in zip(arrays, padding, strict=True)]
     return torch.from_numpy(np.stack(arrays))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Hashable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from litebert.predict import Model
 from litebert.recipes._finetuning_plan import Plan
 from litebert.tasks.objective import objective
 from litebert.train.checkpointing import Checkpoints
+from litebert.train.graphs import Graphed
 from litebert.train.guard import Collapse, Guard
 from litebert.train.log import RunLog
 from litebert.train.loop import Step, train
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from litebert.recipes.finetune import Config
 
 LOWER = 1 / 3  # of the rate, when a run that collapsed begins again
+COLUMNS = 16  # by which lengths are rounded up for graphs, so that few are needed
+SMALL = 8192  # tokens of a batch that is worth a graph: larger ones keep a GPU busy
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,27 @@ def _told(metrics: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.3f}" for name, value in metrics.items())
 
 
+@dataclass(frozen=True)
+class Piece:
+    """Some examples of a lesson."""
+
+    lesson: int
+    batch: Batch
+    share: float
+    """Which part of its lesson's batch it is."""
+
+    @property
+    def is_small(self) -> bool:
+        """Would a GPU wait for the host?"""
+        return self.batch.input_ids.numel() <= SMALL
+
+    def tensors(self) -> list[Tensor]:
+        return self.batch.tensors()
+
+    def key(self) -> Hashable:
+        return self.lesson, self.share, self.batch.examples, *(tensor.shape for tensor in self.tensors())
+
+
 class Attempt:
     """One way through the plan."""
 
@@ -126,6 +151,9 @@ class Attempt:
         self.best: dict[str, float] = {}
         self.best_epoch = self.improved = 0
         self.floor = plan.task.baseline(plan.held_out).get(plan.metric, -math.inf)
+        parameters = [parameter for parameter in self.albert.parameters() if parameter.requires_grad]
+        graphs = plan.device.type == "cuda" and self._is_the_same_at_every_step()
+        self.graphed = Graphed(self._loss, parameters) if graphs else None
         self.pieces = 1
         """Micro-batches that a batch is cut into; more when memory runs out."""
 
@@ -147,7 +175,7 @@ class Attempt:
                 try:
                     return train(
                         self.albert,
-                        lambda piece: self._loss(*piece),
+                        lambda piece: (self.graphed if self.graphed and piece.is_small else self._loss)(piece),
                         self._batches,
                         self.optimizer,
                         self.schedule,
@@ -174,8 +202,15 @@ class Attempt:
         """What says that nothing was learned."""
         return None if self.collapse is None else self.collapse.verdict
 
-    def _batches(self, step: int) -> list[tuple[int, Batch, float]]:
-        """Which lesson, what of it, and which share of its batch that is."""
+    def _is_the_same_at_every_step(self) -> bool:
+        """Can a step be recorded, because it neither depends on its number nor asks the host anything?"""
+        config = self.config
+        asks = config.crf or config.class_weights or config.head == "lstm" or config.adversarial != "none"
+        varies = config.mixout or self.strategies.unfreeze_steps
+        hook = weight_at(self.strategies, self.albert.encoder.depths_of, 0)
+        return not (asks or varies or config.r_drop) and hook is None
+
+    def _batches(self, step: int) -> list[Piece]:
         strategies, encoder = self.strategies, self.albert.encoder
         if step == 0 or strategies.unfreeze_steps or encoder.weight_at is None:
             self._see_weights(step)
@@ -186,8 +221,9 @@ class Attempt:
         for number, lesson in enumerate(self.plan.lessons):
             examples = lesson.batch(step, self.config.batch_size)
             for some in (examples[start :: self.pieces] for start in range(min(self.pieces, len(examples)))):
-                batch = collate(some, self.model.tokenizer.pad_id).to(self.plan.device)
-                made.append((number, batch, len(some) / len(examples)))
+                batch = collate(some, self.model.tokenizer.pad_id, COLUMNS if self.graphed else 1)
+                batch = batch.to(self.plan.device)
+                made.append(Piece(number, batch, len(some) / len(examples)))
         return made
 
     def _halve(self) -> bool:
@@ -214,12 +250,12 @@ class Attempt:
 
         self.albert.encoder.weight_at = mixed
 
-    def _loss(self, number: int, batch: Batch, share: float) -> dict[str, Tensor]:
-        task, config = self.plan.lessons[number].task, self.config
+    def _loss(self, piece: Piece) -> dict[str, Tensor]:
+        task, config = self.plan.lessons[piece.lesson].task, self.config
         with torch.autocast(self.plan.device.type, torch.bfloat16, enabled=self.plan.bf16):
-            found = objective(task, self.albert, batch, r_drop=config.r_drop, adversarial=config.adversarial)
+            found = objective(task, self.albert, piece.batch, r_drop=config.r_drop, adversarial=config.adversarial)
         # of tasks that only help, nothing is told but that they add to the loss
-        return {name: value * share for name, value in found.items() if name == "loss" or number == 0}
+        return {name: value * piece.share for name, value in found.items() if name == "loss" or piece.lesson == 0}
 
     # what happens after a step
 
@@ -252,7 +288,9 @@ class Attempt:
     def measure(self) -> dict[str, float]:
         """The scores on the held-out examples."""
         plan = self.plan
-        found = self.model.score_examples(plan.task, plan.questions)  # in float32, as whoever uses the model will
+        rows = 4 * self.config.batch_size if plan.device.type == "cuda" else 32  # a GPU would wait for the host
+        # in float32, as whoever uses the model will
+        found = self.model.score_examples(plan.task, plan.questions, rows)
         plan.task.tune(plan.held_out, plan.questions, found)
         answers = [plan.task.answer(*three) for three in zip(plan.held_out, plan.questions, found, strict=True)]
         metrics = plan.task.metrics(plan.held_out, answers)

@@ -194,7 +194,7 @@ class Choose(TrainableTask[ChooseInput, ChooseOutput]):
 def _by_option(scores: Tensor, batch: Batch) -> Tensor:  # (S,) -> (B, MAX_OPTIONS)
     """The best window of each option; a gradient reaches that window alone."""
     assert batch.targets is not None
-    counts = torch.bincount(batch.owner, minlength=batch.examples)
+    counts = batch.owner.new_zeros(batch.examples).index_add(0, batch.owner, torch.ones_like(batch.owner))
     windows = counts // batch.targets[:, 1]
     place = torch.arange(len(scores), device=scores.device) - (counts.cumsum(0) - counts)[batch.owner]
     cell = batch.owner * MAX_OPTIONS + place // windows[batch.owner]

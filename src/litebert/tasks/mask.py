@@ -128,7 +128,7 @@ class Mask(Task[MaskInput, MaskOutput]):
                 ids[column] = tokenizer.mask_id
             is_masked = [int(number == tokenizer.mask_id) for number in ids]
             _check_masks(record, sum(is_masked), tokenizer, max_length)
-            examples.append(Example([replace(encoding, ids=ids)], is_masked, tokenizer))
+            examples.append(Example([replace(encoding, ids=ids)], is_masked, tokenizer, by_token=True))
         return examples
 
     def scores(self, model: Albert, batch: Batch) -> Scores:

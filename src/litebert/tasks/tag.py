@@ -199,7 +199,7 @@ class Tag(TrainableTask[TagInput, TagOutput]):
                 target = np.full(len(window.ids), IGNORED, dtype=np.int64)
                 target[tokens[first:end] - window.start + window.column] = numbers[first:end]
                 if end > first:
-                    found.append(Example([window], target))
+                    found.append(Example([window], target, by_token=True))
         return found
 
     def _whole(self, numbers: np.ndarray, first: int, end: int) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from litebert.errors import ConfigError
 from litebert.train.guard import Guard
 from litebert.train.optimizers import Schedule
-from litebert.train.runtime import ALONE, Ranks, stop_on_signal
+from litebert.train.runtime import ALONE, Ranks, reseed, stop_on_signal
 
 AnyBatch = TypeVar("AnyBatch")
 Loss = Callable[[AnyBatch], Mapping[str, Tensor]]
@@ -75,7 +75,7 @@ def train(
             metrics: dict[str, float] = {}
             if step not in guard.skipped:
                 guard.remember(step)
-                torch.manual_seed(seed_of(seed, step, ranks.rank))
+                reseed(seed_of(seed, step, ranks.rank))
                 optimizer.zero_grad(set_to_none=True)
                 try:
                     measured = _accumulate(loss, batches(step), ranks)
@@ -123,7 +123,8 @@ def _accumulate(loss: Loss[AnyBatch], pieces: Sequence[AnyBatch], ranks: Ranks) 
             measured = loss(piece)
             if "loss" not in measured:
                 raise ConfigError('the loss function must return a figure called "loss"')
-            (measured["loss"] * ranks.world).backward()  # which takes the mean over ranks; ours is a sum
+            if measured["loss"].requires_grad:  # else the gradients are there already
+                (measured["loss"] * ranks.world).backward()  # which takes the mean over ranks; ours is a sum
         for name, value in measured.items():
             total[name] = total[name] + value.detach() if name in total else value.detach()
     return total

@@ -33,6 +33,13 @@ def has_bfloat16(device: torch.device) -> bool:
     return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
 
 
+def reseed(seed: int) -> None:
+    """`torch.manual_seed` of the devices we use; that of all devices takes a millisecond."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
+
+
 class StopRequest:
     """Has somebody asked this run to stop? Ctrl-C and SIGTERM set it; a second Ctrl-C stops at once.
 
