@@ -141,18 +141,18 @@ def test_targets_per_token_are_padded_with_what_no_loss_looks_at() -> None:
     assert torch.nn.functional.cross_entropy(torch.randn(2, 7), torch.tensor([IGNORED, IGNORED])).isnan()
 
 
-@pytest.mark.parametrize("lengths", [(3, 5), (8, 8), (4, 4), (9, 2)])
-def test_columns_are_rounded_up_with_padding(lengths: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("lengths", "columns"), [((3, 5), 8), ((8, 8), 8), ((9, 2), 20)])
+def test_a_batch_can_be_given_more_columns(lengths: tuple[int, int], columns: int) -> None:
     examples = [Example([sequence(n)], np.arange(n), by_token=True) for n in lengths]
-    plain, rounded = collate(examples, pad_id=0), collate(examples, pad_id=0, multiple=8)
-    columns = 16 if max(lengths) > 8 else 8
-    assert rounded.targets is not None
-    assert {tensor.shape for tensor in (rounded.input_ids, rounded.targets, rounded.real)} == {(2, columns)}
-    assert rounded.attention_mask is not None  # so that batches of one shape are computed in one way
-    assert torch.equal(rounded.lengths, plain.lengths)
+    plain, wide = collate(examples, pad_id=0), collate(examples, pad_id=0, columns=columns)
     assert plain.targets is not None
-    assert torch.equal(rounded.targets[rounded.real], plain.targets[plain.real])
-    assert (rounded.targets[~rounded.real] == IGNORED).all()
+    assert wide.targets is not None
+    assert {tensor.shape for tensor in (wide.input_ids, wide.targets, wide.real)} == {(2, columns)}
+    assert wide.attention_mask is not None  # so that batches of one shape are computed in one way
+    assert torch.equal(wide.lengths, plain.lengths)
+    assert torch.equal(wide.input_ids[wide.real], plain.input_ids[plain.real])
+    assert torch.equal(wide.targets[wide.real], plain.targets[plain.real])
+    assert (wide.targets[~wide.real] == IGNORED).all()
 
 
 def test_a_batch_in_which_an_example_has_no_target_has_none() -> None:

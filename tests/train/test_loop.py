@@ -35,6 +35,24 @@ def test_the_loss_goes_down() -> None:
     assert model.value.item() == pytest.approx(1.0, abs=1e-3)
 
 
+def test_a_loss_that_nothing_can_change_is_refused() -> None:
+    model = Slope()
+    with pytest.raises(ConfigError, match='"loss" depends on no parameter that learns'):
+        train(model, lambda batch: {"loss": torch.ones(())}, lambda step: [1.0], sgd(model), lambda step: 0.1, steps=1)
+
+
+def test_a_loss_may_leave_the_gradients_itself() -> None:
+    model = Slope()
+
+    def loss(target: float) -> Mapping[str, Tensor]:
+        found = model.loss(target)
+        found["loss"].backward()
+        return {name: value.detach() for name, value in found.items()}
+
+    train(model, loss, lambda step: [1.0], sgd(model), lambda step: 0.1, steps=1, clip_norm=9)
+    assert model.value.item() == pytest.approx(0.2)
+
+
 def test_hooks_hear_of_every_step_in_their_order() -> None:
     model, heard, order = Slope(), list[Step](), list[str]()
     hooks = [heard.append, lambda step: order.append("first"), lambda step: order.append("second")]

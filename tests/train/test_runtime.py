@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from litebert.errors import ConfigError
-from litebert.train.runtime import has_bfloat16, pick_device, stop_on_signal
+from litebert.train.runtime import has_bfloat16, pick_device, reseed, stop_on_signal
 
 
 def test_the_cpu_is_the_cpu_even_beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,3 +64,12 @@ def test_outside_the_main_thread_there_is_a_request_that_nobody_sets() -> None:
     thread.start()
     thread.join()
     assert seen == [False]
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**62])
+def test_reseeding_gives_the_draws_that_torch_gives(seed: int) -> None:
+    torch.manual_seed(seed)
+    expected = torch.rand(5)
+    torch.rand(3)
+    reseed(seed)
+    assert torch.equal(torch.rand(5), expected)

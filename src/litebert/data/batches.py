@@ -68,13 +68,12 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         if torch.device(device).type == "cpu":
             return self
-        moved: dict[str, Any] = {
-            name: value.to(device, non_blocking=True) for name, value in vars(self).items() if isinstance(value, Tensor)
-        }
+        moved: dict[str, Any] = {name: value.to(device, non_blocking=True) for name, value in self.tensors().items()}
         return replace(self, **moved)
 
-    def tensors(self) -> list[Tensor]:
-        return [value for value in vars(self).values() if isinstance(value, Tensor)]
+    def tensors(self) -> dict[str, Tensor]:
+        """Those of its parts that are there, by name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     @property
     def real(self) -> Tensor:
@@ -87,12 +86,15 @@ def pad(sequences: Sequence[Tokens], pad_id: int) -> Batch:
     return collate([Example([sequence]) for sequence in sequences], pad_id)
 
 
-def collate(examples: Sequence[Example], pad_id: int, multiple: int = 1) -> Batch:
-    """All sequences of these examples in one batch, padded to the longest, or to a multiple of so many columns."""
+def collate(examples: Sequence[Example], pad_id: int, columns: int | None = None) -> Batch:
+    """All sequences of these examples in one batch, padded to the longest.
+
+    Or to so many columns, and then with a mask even where nothing is padded: batches of one shape are computed alike.
+    """
     sequences = [sequence for example in examples for sequence in example.sequences]
     lengths = np.array([len(sequence.ids) for sequence in sequences])
-    columns = -(-int(lengths.max()) // multiple) * multiple
-    ids = np.full((len(sequences), columns), pad_id, dtype=np.int64)
+    width = int(lengths.max()) if columns is None else columns
+    ids = np.full((len(sequences), width), pad_id, dtype=np.int64)
     types = np.zeros_like(ids)
     for row, sequence in enumerate(sequences):
         ids[row, : lengths[row]] = sequence.ids
@@ -101,12 +103,12 @@ def collate(examples: Sequence[Example], pad_id: int, multiple: int = 1) -> Batc
     owner = np.repeat(np.arange(len(examples)), [len(example.sequences) for example in examples])
     return Batch(
         torch.from_numpy(ids),
-        None if multiple == 1 and real.all() else torch.from_numpy(real),
+        None if columns is None and real.all() else torch.from_numpy(real),
         torch.from_numpy(types),
         torch.from_numpy(owner),
         len(examples),
         torch.from_numpy(lengths),
-        _targets(examples, columns),
+        _targets(examples, width),
     )
 
 

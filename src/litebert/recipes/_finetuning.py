@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
 
-from litebert.data.batches import Batch, collate
+from litebert.data.batches import Batch, Example, collate
 from litebert.errors import ConfigError, require_extra
 from litebert.files import write_json
 from litebert.model import Albert
@@ -20,7 +21,7 @@ from litebert.predict import Model
 from litebert.recipes._finetuning_plan import Plan
 from litebert.tasks.objective import objective
 from litebert.train.checkpointing import Checkpoints
-from litebert.train.graphs import Graphed
+from litebert.train.graphs import Graphs
 from litebert.train.guard import Collapse, Guard
 from litebert.train.log import RunLog
 from litebert.train.loop import Step, train
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
     from litebert.recipes.finetune import Config
 
 LOWER = 1 / 3  # of the rate, when a run that collapsed begins again
-COLUMNS = 16  # by which lengths are rounded up for graphs, so that few are needed
-SMALL = 8192  # tokens of a batch that is worth a graph: larger ones keep a GPU busy
+COLUMN_MULTIPLE = 8  # to which lengths are rounded up for graphs, so that few are needed
+MAX_GRAPHED_WORK = 8192 * 12 * 768**2  # tokens × layers × hidden²: more keeps a GPU busy without graphs
+VALIDATION_TOKENS = 1 << 14  # at once, on a GPU
 
 
 @dataclass(frozen=True)
@@ -114,17 +116,13 @@ class Piece:
     batch: Batch
     share: float
     """Which part of its lesson's batch it is."""
+    fits_graph: bool
 
-    @property
-    def is_small(self) -> bool:
-        """Would a GPU wait for the host?"""
-        return self.batch.input_ids.numel() <= SMALL
-
-    def tensors(self) -> list[Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         return self.batch.tensors()
 
-    def key(self) -> Hashable:
-        return self.lesson, self.share, self.batch.examples, *(tensor.shape for tensor in self.tensors())
+    def setting(self) -> Hashable:
+        return self.lesson, self.share, self.batch.examples
 
 
 class Attempt:
@@ -152,8 +150,8 @@ class Attempt:
         self.best_epoch = self.improved = 0
         self.floor = plan.task.baseline(plan.held_out).get(plan.metric, -math.inf)
         parameters = [parameter for parameter in self.albert.parameters() if parameter.requires_grad]
-        graphs = plan.device.type == "cuda" and self._is_the_same_at_every_step()
-        self.graphed = Graphed(self._loss, parameters) if graphs else None
+        graphs = plan.device.type == "cuda" and self.config.cuda_graphs and self._can_be_recorded()
+        self.graphs = Graphs(parameters) if graphs else None
         self.pieces = 1
         """Micro-batches that a batch is cut into; more when memory runs out."""
 
@@ -175,7 +173,7 @@ class Attempt:
                 try:
                     return train(
                         self.albert,
-                        lambda piece: (self.graphed if self.graphed and piece.is_small else self._loss)(piece),
+                        self._recorded_loss,
                         self._batches,
                         self.optimizer,
                         self.schedule,
@@ -202,13 +200,14 @@ class Attempt:
         """What says that nothing was learned."""
         return None if self.collapse is None else self.collapse.verdict
 
-    def _is_the_same_at_every_step(self) -> bool:
-        """Can a step be recorded, because it neither depends on its number nor asks the host anything?"""
+    def _can_be_recorded(self) -> bool:
+        """Is a step the same whatever its number, and computed without asking the device for a value?"""
         config = self.config
-        asks = config.crf or config.class_weights or config.head == "lstm" or config.adversarial != "none"
         varies = config.mixout or self.strategies.unfreeze_steps
-        hook = weight_at(self.strategies, self.albert.encoder.depths_of, 0)
-        return not (asks or varies or config.r_drop) and hook is None
+        asks = config.crf or config.head == "lstm" or config.adversarial != "none"
+        picks = config.r_drop and config.task == "tag"  # the tokens to compare, by what they are
+        copies = config.class_weights  # from the host, at every step
+        return not (varies or asks or picks or copies)
 
     def _batches(self, step: int) -> list[Piece]:
         strategies, encoder = self.strategies, self.albert.encoder
@@ -217,14 +216,23 @@ class Attempt:
         unfreeze(self.optimizer, step)
         if self.mixout is not None:
             self.mixout.forget()
-        made = []
+        made: list[Piece] = []
         for number, lesson in enumerate(self.plan.lessons):
             examples = lesson.batch(step, self.config.batch_size)
             for some in (examples[start :: self.pieces] for start in range(min(self.pieces, len(examples)))):
-                batch = collate(some, self.model.tokenizer.pad_id, COLUMNS if self.graphed else 1)
-                batch = batch.to(self.plan.device)
-                made.append(Piece(number, batch, len(some) / len(examples)))
+                columns = None if made else self._columns(some)  # what comes later is added to, which no graph can
+                batch = collate(some, self.model.tokenizer.pad_id, columns).to(self.plan.device)
+                made.append(Piece(number, batch, len(some) / len(examples), columns is not None))
         return made
+
+    def _columns(self, examples: Sequence[Example]) -> int | None:
+        """Of a batch that is small enough for a graph."""
+        config = self.albert.config
+        longest = max(example.length for example in examples)
+        columns = min(-(-longest // COLUMN_MULTIPLE) * COLUMN_MULTIPLE, self.plan.length)
+        tokens = columns * sum(len(example.sequences) for example in examples)
+        small = tokens * config.num_hidden_layers * config.hidden_size**2 <= MAX_GRAPHED_WORK
+        return columns if self.graphs is not None and small else None
 
     def _halve(self) -> bool:
         """Out of memory: take half as many examples at once, and as many in all."""
@@ -232,6 +240,7 @@ class Attempt:
         if rows < 2:
             return False
         self.pieces *= 2
+        self.graphs = None
         torch.cuda.empty_cache()
         self.log.say(f"out of memory with {rows} examples at once: going on with {-(-rows // 2)}, as many per step")
         return True
@@ -249,6 +258,9 @@ class Attempt:
             return weight if hook is None else hook(name, weight, depth, passes)
 
         self.albert.encoder.weight_at = mixed
+
+    def _recorded_loss(self, piece: Piece) -> Mapping[str, Tensor]:
+        return self._loss(piece) if self.graphs is None or not piece.fits_graph else self.graphs(self._loss, piece)
 
     def _loss(self, piece: Piece) -> dict[str, Tensor]:
         task, config = self.plan.lessons[piece.lesson].task, self.config
@@ -288,9 +300,10 @@ class Attempt:
     def measure(self) -> dict[str, float]:
         """The scores on the held-out examples."""
         plan = self.plan
-        rows = 4 * self.config.batch_size if plan.device.type == "cuda" else 32  # a GPU would wait for the host
-        # in float32, as whoever uses the model will
-        found = self.model.score_examples(plan.task, plan.questions, rows)
+        ask = self.model.score_examples  # in float32, as its users will
+        if plan.device.type == "cuda":  # with few at once it would wait for the host
+            ask = partial(ask, batch_size=max(1, VALIDATION_TOKENS // plan.length // self.pieces))
+        found = ask(plan.task, plan.questions)
         plan.task.tune(plan.held_out, plan.questions, found)
         answers = [plan.task.answer(*three) for three in zip(plan.held_out, plan.questions, found, strict=True)]
         metrics = plan.task.metrics(plan.held_out, answers)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from litebert.recipes.finetune import Config
 
 USUAL_RATE = 3e-5  # for a hidden size of 768
-UNDECISIVE = {"out", "resume", "device", "save_every", "seeds", "search"}
+UNDECISIVE = {"out", "resume", "device", "cuda_graphs", "save_every", "seeds", "search"}
 """Settings that may differ when a run is resumed."""
 
 

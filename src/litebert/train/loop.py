@@ -61,7 +61,8 @@ def train(
 
     `batches(step)` must depend on nothing but the step: the micro-batches whose gradients add up to the step's.
     `loss(batch)` returns "loss", which is minimised, and anything else worth reporting; figures of micro-batches and
-    ranks are added. `attenuate` hears the norm of the gradients, may change them, and returns a factor for the rate.
+    ranks are added. It may leave the gradients in the parameters itself and return a loss that needs none.
+    `attenuate` hears the norm of the gradients, may change them, and returns a factor for the rate.
     When memory runs out `on_full_memory` may make the micro-batches smaller (and say True): the step is tried again.
     """
     model.train()
@@ -78,7 +79,7 @@ def train(
                 reseed(seed_of(seed, step, ranks.rank))
                 optimizer.zero_grad(set_to_none=True)
                 try:
-                    measured = _accumulate(loss, batches(step), ranks)
+                    measured = _accumulate(loss, batches(step), parameters, ranks)
                 except torch.OutOfMemoryError:
                     if not on_full_memory():
                         raise
@@ -114,7 +115,9 @@ def seed_of(seed: int, step: int, rank: int = 0) -> int:
     return (seed * 1_000_003 + step + rank * 1_000_000_007) % (1 << 63)
 
 
-def _accumulate(loss: Loss[AnyBatch], pieces: Sequence[AnyBatch], ranks: Ranks) -> dict[str, Tensor]:
+def _accumulate(
+    loss: Loss[AnyBatch], pieces: Sequence[AnyBatch], parameters: Sequence[nn.Parameter], ranks: Ranks
+) -> dict[str, Tensor]:
     """Add up the gradients and the figures of the micro-batches; ranks exchange gradients at the last one."""
     total: dict[str, Tensor] = {}
     for number, piece in enumerate(pieces, start=1):
@@ -123,8 +126,10 @@ def _accumulate(loss: Loss[AnyBatch], pieces: Sequence[AnyBatch], ranks: Ranks) 
             measured = loss(piece)
             if "loss" not in measured:
                 raise ConfigError('the loss function must return a figure called "loss"')
-            if measured["loss"].requires_grad:  # else the gradients are there already
+            if measured["loss"].requires_grad:
                 (measured["loss"] * ranks.world).backward()  # which takes the mean over ranks; ours is a sum
+            elif all(parameter.grad is None for parameter in parameters):
+                raise ConfigError('"loss" depends on no parameter that learns, and its function left no gradients')
         for name, value in measured.items():
             total[name] = total[name] + value.detach() if name in total else value.detach()
     return total

@@ -1,0 +1,34 @@
+"""Graphs for machines without a GPU: what was recorded is computed again, in the same places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from litebert.train.graphs import Graphs, Recording
+
+
+class Again:
+    """In the place of a CUDA graph."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.replay = work
+
+
+class ComputedGraphs(Graphs):
+    """All of `Graphs` but the capture itself, which bench/check_gpu.py tries on a GPU."""
+
+    def _record(self, loss: Any, batch: Any) -> Recording:
+        self._gradients = self._gradients or [parameter.new_zeros(parameter.shape) for parameter in self._parameters]
+        with torch.random.fork_rng(devices=[]):  # a capture draws nothing
+            shapes, used = self._compute(loss, batch)
+        outputs = {name: value.new_empty(value.shape) for name, value in shapes.items()}
+
+        def work() -> None:
+            for name, value in self._compute(loss, batch)[0].items():
+                outputs[name].copy_(value)
+
+        recording: Any = Recording(Again(work), batch.tensors(), outputs, used)  # type: ignore[arg-type]
+        return recording  # type: ignore[no-any-return]
