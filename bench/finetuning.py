@@ -1,10 +1,11 @@
 """Fine-tune the same weights on the same data with litebert and with transformers' Trainer, and compare.
 
-  python bench/finetuning.py --model runs/pt --tasks tasks --only mrpc cola sts-b conll --seeds 0 1 2
+  python bench/finetuning.py --model runs/pt --tasks tasks --only mrpc cola sts-b conll --seeds 0 1 2 --rates 2e-5 5e-5
 
 All begin with files and end with a model and its scores on the development set, which they measure after every epoch:
-epochs, batch, rate, warm-up, decay, length and the metric are the same. Trainer groups by length and pads to the
-longest of a batch. On a CPU it comes twice, as it is (fp32) and told to use bf16, as litebert does by itself where the
+epochs, batch, warm-up, decay, length and the metric are the same. Of several --rates everybody takes the one that is
+best for it on a tenth of the training file, without which it learns for that; these runs are not timed, and --jobs of
+them go side by side. Trainer groups by length and pads to the longest of a batch. On a CPU it comes twice, as it is (fp32) and told to use bf16, as litebert does by itself where the
 CPU has instructions for it; on a GPU all use bf16. They take turns, and imports and downloads are not counted. Prints a
 table.
 """
@@ -12,6 +13,8 @@ table.
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import os
 import shutil
 import statistics
@@ -19,8 +22,10 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +59,13 @@ SETS = {
 }
 
 
-def ours(one: Set, options: argparse.Namespace, seed: int, out: Path) -> tuple[float, float]:
+def ours(one: Set, options: argparse.Namespace, seed: int, rate: float, out: Path) -> tuple[float, float]:
     """The score of the last epoch and the seconds it took."""
     began = time.perf_counter()
     config = finetune.Config(
         model=str(options.model), train=options.tasks / one.train, valid=options.tasks / one.valid, out=out,
         task=one.task, epochs=options.epochs, batch_size=options.batch_size, length=options.length,
-        learning_rate=options.rate, patience=0, seed=seed, columns=(), device="auto",
+        learning_rate=rate, patience=0, seed=seed, columns=(), device="auto",
     )  # fmt: skip
     from litebert.recipes._shared import make_console
 
@@ -71,7 +76,7 @@ def ours(one: Set, options: argparse.Namespace, seed: int, out: Path) -> tuple[f
     return read_metrics(out)[f"validation_{one.metric}"].values[-1], seconds
 
 
-def theirs(one: Set, options: argparse.Namespace, seed: int, out: Path, bf16: bool) -> tuple[float, float]:
+def theirs(one: Set, options: argparse.Namespace, seed: int, rate: float, out: Path, bf16: bool) -> tuple[float, float]:
     """The same with transformers."""
     import transformers
 
@@ -96,9 +101,9 @@ def theirs(one: Set, options: argparse.Namespace, seed: int, out: Path, bf16: bo
     cuda = torch.cuda.is_available()
     arguments = transformers.TrainingArguments(
         output_dir=str(out), num_train_epochs=options.epochs, per_device_train_batch_size=options.batch_size,
-        per_device_eval_batch_size=32, learning_rate=options.rate, weight_decay=0.01, warmup_steps=0.1, seed=seed,
+        per_device_eval_batch_size=128 if cuda else 32, learning_rate=rate, weight_decay=0.01, warmup_steps=0.1,
         lr_scheduler_type="linear", eval_strategy="epoch", save_strategy="no", logging_strategy="epoch", bf16=bf16,
-        report_to=[], disable_tqdm=True, train_sampling_strategy="group_by_length", dataloader_num_workers=0,
+        seed=seed, report_to=[], disable_tqdm=True, train_sampling_strategy="group_by_length", dataloader_num_workers=0,
         use_cpu=not cuda,
     )  # fmt: skip
     trainer = transformers.Trainer(
@@ -167,6 +172,58 @@ def _score(task: Any, one: Set, valid: Sequence[Any], predictions: Any, labels: 
     return float(measure(labels, predictions.argmax(-1)))
 
 
+def contenders() -> dict[str, Any]:
+    found: dict[str, Any] = {"litebert": ours, "Trainer, bf16": partial(theirs, bf16=True)}
+    return found if torch.cuda.is_available() else found | {"Trainer": partial(theirs, bf16=False)}
+
+
+def best_rates(options: argparse.Namespace) -> dict[tuple[str, str], float]:
+    """For each set and contender."""
+    tries = list(product(options.only, contenders(), options.rates))
+    if len(options.rates) == 1:
+        return {(name, who): rate for name, who, rate in tries}
+    for name in options.only:
+        _hold_out(options.tasks / SETS[name].train, options.out / "tenth" / name)
+    with get_context("spawn").Pool(options.jobs) as pool:
+        scores = dict(zip(tries, pool.starmap(partial(_try, options), tries), strict=True))
+    for (name, who, rate), score in scores.items():
+        print(f"{name}, {who}, rate {rate:g}: {score:.4f} on a tenth of the training file", file=sys.stderr)
+    return {
+        (name, who): max(options.rates, key=lambda rate: scores[name, who, rate])
+        for name, who in product(options.only, contenders())
+    }
+
+
+def _try(options: argparse.Namespace, name: str, who: str, rate: float) -> float:
+    _be_quiet()
+    folder = options.out.resolve() / "tenth"
+    one = replace(SETS[name], train=str(folder / name / "train"), valid=str(folder / name / "valid"))
+    one = replace(one, **{part: getattr(one, part) + Path(SETS[name].train).suffix for part in ("train", "valid")})
+    return float(contenders()[who](one, options, 0, rate, folder / f"{name}, {who}, {rate}")[0])
+
+
+def _hold_out(path: Path, folder: Path) -> None:
+    """Every tenth row of a table, or sentence of a file of tags, for validation."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".csv":  # whose rows may go over several lines
+        rows = (",".join(f'"{cell.replace('"', '""')}"' for cell in row) for row in csv.reader(io.StringIO(text)))
+        text = "\n".join(row.replace("\n", " ") for row in rows)
+    between, header = ("\n\n", "") if "conll" in str(path) else ("\n", text.partition("\n")[0] + "\n")
+    parts = text[len(header) :].strip("\n").split(between)
+    folder.mkdir(parents=True)
+    for name, some in (("train", [part for i, part in enumerate(parts) if i % 10]), ("valid", parts[::10])):
+        written = header + between.join(some) + "\n"
+        (folder / name).with_suffix(path.suffix).write_text(written, encoding="utf-8")
+
+
+def _be_quiet() -> None:
+    import transformers
+
+    warnings.simplefilter("ignore")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    transformers.logging.set_verbosity_error()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
@@ -176,27 +233,23 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--rate", type=float, default=5e-5)
+    parser.add_argument("--rates", type=float, nargs="+", default=[5e-5])
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/bench-finetuning"))
     options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    import transformers
-
-    transformers.logging.set_verbosity_error()
+    _be_quiet()
     shutil.rmtree(options.out, ignore_errors=True)
-    contenders: dict[str, Any] = {"litebert": ours, "Trainer, bf16": partial(theirs, bf16=True)}
-    if not torch.cuda.is_available():
-        contenders["Trainer"] = partial(theirs, bf16=False)
+    rates = best_rates(options)
     brief = argparse.Namespace(**{**vars(options), "epochs": 1})
-    for who, run in contenders.items() if torch.cuda.is_available() else ():  # the first use of a GPU is slow
-        run(SETS[options.only[0]], brief, 99, options.out / f"warm-up of {who}")
-    print("| set | metric | who | score | seconds | litebert takes |\n|---|---|---|---|---|---|")
+    for who, run in contenders().items() if torch.cuda.is_available() else ():  # the first use of a GPU is slow
+        run(SETS[options.only[0]], brief, 99, options.rates[0], options.out / f"warm-up of {who}")
+    print("| set | metric | who | rate | score | seconds | litebert takes |\n|---|---|---|---|---|---|---|")
     for name in options.only:
-        found: dict[str, list[tuple[float, float]]] = {who: [] for who in contenders}
+        found: dict[str, list[tuple[float, float]]] = {who: [] for who in contenders()}
         for seed in options.seeds:
-            for who, run in contenders.items():
-                found[who].append(run(SETS[name], options, seed, options.out / f"{name}, {who}, {seed}"))
+            for who, run in contenders().items():
+                out = options.out / f"{name}, {who}, {seed}"
+                found[who].append(run(SETS[name], options, seed, rates[name, who], out))
                 score, seconds = found[who][-1]
                 print(f"{name}, {who}, seed {seed}: {score:.4f} in {seconds:.1f} s", file=sys.stderr, flush=True)
         medians = {who: statistics.median(seconds for _, seconds in runs) for who, runs in found.items()}
@@ -205,7 +258,8 @@ def main() -> None:
             spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
             ratio = "" if who == "litebert" else f"{medians['litebert'] / medians[who]:.2f} of that"
             print(
-                f"| {name} | {SETS[name].metric} | {who} | {statistics.mean(scores):.4f} ± {spread:.4f} "
+                f"| {name} | {SETS[name].metric} | {who} | {rates[name, who]:g} "
+                f"| {statistics.mean(scores):.4f} ± {spread:.4f} "
                 f"| {medians[who]:.1f} | {ratio} |",
                 flush=True,
             )
