@@ -5,9 +5,9 @@
 All begin with files and end with a model and its scores on the development set, which they measure after every epoch:
 epochs, batch, warm-up, decay, length and the metric are the same. Of several --rates everybody takes the one that is
 best for it on a tenth of the training file, without which it learns for that; these runs are not timed, and --jobs of
-them go side by side. Trainer groups by length and pads to the longest of a batch. On a CPU it comes twice, as it is (fp32) and told to use bf16, as litebert does by itself where the
-CPU has instructions for it; on a GPU all use bf16. They take turns, and imports and downloads are not counted. Prints a
-table.
+them go side by side. Trainer groups by length and pads to the longest of a batch. On a CPU it comes twice, as it is
+(fp32) and told to use bf16, as litebert does by itself where the CPU has instructions for it; on a GPU all use bf16.
+They take turns, and imports and downloads are not counted. Prints a table.
 """
 
 from __future__ import annotations
@@ -206,8 +206,10 @@ def _hold_out(path: Path, folder: Path) -> None:
     """Every tenth row of a table, or sentence of a file of tags, for validation."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".csv":  # whose rows may go over several lines
-        rows = (",".join(f'"{cell.replace('"', '""')}"' for cell in row) for row in csv.reader(io.StringIO(text)))
-        text = "\n".join(row.replace("\n", " ") for row in rows)
+        rows = [[cell.replace("\n", " ") for cell in row] for row in csv.reader(io.StringIO(text))]
+        table = io.StringIO()
+        csv.writer(table, lineterminator="\n").writerows(rows)
+        text = table.getvalue()
     between, header = ("\n\n", "") if "conll" in str(path) else ("\n", text.partition("\n")[0] + "\n")
     parts = text[len(header) :].strip("\n").split(between)
     folder.mkdir(parents=True)
