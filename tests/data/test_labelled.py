@@ -91,6 +91,24 @@ def test_blank_lines_are_skipped_but_counted(tmp_path: Path) -> None:
     assert [row.line for row in rows] == [4, 6]
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_rows_of_empty_fields_are_left_out_and_remembered_or_kept(tmp_path: Path, keep: bool) -> None:
+    source = Source(keep_empty=keep)
+    path = write(tmp_path / "t.csv", "text,label\nfirst,a\n,\nsecond,b\n")
+    lines = [row.line for row in read_rows(path, source)]
+    assert lines == ([2, 3, 4] if keep else [2, 4])
+    assert source.skipped == ([] if keep else [f"{path}, line 3: a row of empty fields"])
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "found", "usual"), [("t.csv", "text;label", ";", ","), ("t.tsv", "text,label", ",", r"\\t")]
+)
+def test_another_separator_is_named(tmp_path: Path, name: str, header: str, found: str, usual: str) -> None:
+    wanted = rf"line 1: one column, '{header}'; its fields seem to be separated by '{found}', .* are by '{usual}'"
+    with pytest.raises(DataError, match=wanted):
+        read_rows(write(tmp_path / name, f"{header}\na{found}b\n"))
+
+
 def test_spaces_around_column_names_are_dropped(tmp_path: Path) -> None:
     assert values_of(write(tmp_path / "t.csv", "text , label\nfirst,a\n")) == EXPECTED[:1]
 

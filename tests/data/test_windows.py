@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from litebert.data.windows import Window, windows_of
+from litebert.data.windows import Window, window_from, windows_of
 from litebert.tokenizer import Tokenizer
 from tests.conftest import PROSE
 
@@ -74,6 +74,15 @@ def test_neighbours_share_the_part_that_is_asked_for(
     wanted = min(room - 1, round(room * overlap))
     assert all(abs(found - wanted) <= 1 for found in shared[:-1])
     assert all(found >= wanted - 1 for found in shared)  # the last ends with the text, so it may share more
+
+
+@given(start=st.integers(0, 100), overlap=st.sampled_from([0.0, 0.5]))
+def test_a_window_can_begin_anywhere(tokenizer: Tokenizer, start: int, overlap: float) -> None:
+    question, context = [7, 8, 9], list(range(10, 120))
+    windows = windows_of(question, context, tokenizer, 16, over=1, overlap=overlap)
+    found = window_from(windows, start)
+    assert parts_of(found, tokenizer) == [question, context[start : start + 10]]
+    assert (found.start, found.end, found.column) == (start, start + 10, windows[0].column)
 
 
 def test_without_overlap_no_token_stands_in_two_windows_but_in_the_last(tokenizer: Tokenizer) -> None:

@@ -264,3 +264,8 @@ def test_a_pretrained_model_is_not_measured_on_a_table(
     said = capsys.readouterr().err
     assert f"was not taught a task that can be evaluated on {tmp_path / name}; run litebert finetune first" in said
     assert not (tmp_path / "out").exists()
+
+
+def test_a_page_is_not_written_into_the_folder_of_a_model(flow: Flow, capsys: pytest.CaptureFixture[str]) -> None:
+    assert litebert("evaluate", "--model", flow.classifier, "--data", flow.examples, "--out", flow.classifier) == 2
+    assert "already holds a model (config.json); choose another --out" in capsys.readouterr().err

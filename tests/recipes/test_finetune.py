@@ -425,3 +425,29 @@ def test_a_message_names_no_file_that_was_not_written(
     capsys.readouterr()
     assert litebert(*command(start, examples, tmp_path / "out", *flags)) == 2
     assert ("skipped.txt" in capsys.readouterr().err) == (tmp_path / "out" / "skipped.txt").exists()
+
+
+def test_a_run_that_is_finished_is_not_begun_again(
+    start: Path, examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert litebert(*command(start, examples, tmp_path, "--epochs", 1)) == 0
+    before = weights(tmp_path)
+    assert litebert(*command(start, examples, tmp_path, "--epochs", 1, "--resume")) == 0
+    assert "is finished: nothing to resume" in capsys.readouterr().err
+    assert weights(tmp_path) == before
+
+
+def test_what_to_run_next_names_the_columns(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = tmp_path / "t.csv"
+    train.write_text("what it says,kind\n" + "rain,weather\nbutter,food\n" * 9, encoding="utf-8")
+    columns = ("--columns", "text=what it says", "label=kind")
+    assert litebert(*command(start, train, tmp_path / "out", "--test", train, "--epochs", 1, *columns)) == 0
+    shown = capsys.readouterr().err
+    assert f"--data {train} --columns 'text=what it says' label=kind" in shown
+
+
+def test_a_row_without_text_is_refused(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = tmp_path / "t.csv"
+    train.write_text("text,label\nrain,weather\n ,food\n", encoding="utf-8")
+    assert litebert(*command(start, train, tmp_path / "out")) == 2
+    assert f"{train}, line 3: no text in column 'text'; fill it in, or leave such rows out" in capsys.readouterr().err

@@ -207,7 +207,7 @@ def test_a_gpu_that_is_not_there_is_named_with_the_way_out(
         ("finetune --model {pretrained} --train {examples} --out {classifier}", "fine-tuned model"),
         (
             "finetune --model {pretrained} --train {examples} --out {pretrained}",
-            "unfinished run, which --resume continues",
+            "run of litebert pretrain",
         ),
     ],
 )
@@ -228,7 +228,7 @@ def test_finetune_does_not_overwrite_the_model_it_starts_from(
 ) -> None:
     """As downloaded: a model without checkpoints beside it."""
     model = tmp_path / "model"
-    shutil.copytree(flow.pretrained, model, ignore=shutil.ignore_patterns("checkpoints"))
+    shutil.copytree(flow.pretrained, model, ignore=shutil.ignore_patterns("checkpoints", "run.json"))
     before = listing(model)
     line = complaint(capsys, flow, f"finetune --model {model} --train {flow.examples} --out {model}")
     assert f"{model} already holds a finished model" in line

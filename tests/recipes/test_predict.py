@@ -239,3 +239,76 @@ def test_spans_count_the_spaces_before_a_text(
     spans = answered(capsys, "--model", model)[0]["spans"]
     assert all("   Anna rang Anna"[span["start"] : span["end"]] == span["text"] for span in spans)
     assert spans == asdict(package.load(model).predict(["   Anna rang Anna"])[0])["spans"]
+
+
+@pytest.fixture
+def paired(tokenizer: Tokenizer, tmp_path: Path) -> Path:
+    """A model that was taught numbers of pairs."""
+    rows = [{"text_a": f"rain {n}", "text_b": f"snow {n}", "label": n} for n in range(9)]
+    train = write_jsonl(tmp_path / "pairs.jsonl", rows)
+    start = untrained("regress", train, tokenizer, tmp_path / "start")
+    assert litebert("finetune", "--task", "regress", "--model", start, "--train", train, "--out", tmp_path / "paired",
+                    "--epochs", 1, "--device", "cpu") == 0  # fmt: skip
+    return tmp_path / "paired"
+
+
+def test_a_line_may_be_a_pair(
+    paired: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair, named = ["rain 1", "snow 2"], {"text_a": "rain 1", "text_b": "snow 2"}
+    ask(f"{json.dumps(pair)}\n{json.dumps(named)}\n", monkeypatch)
+    first, second = answered(capsys, "--model", paired)
+    assert first == second
+
+
+@pytest.mark.filterwarnings("ignore:.*unknown to this vocabulary")
+def test_a_text_that_begins_with_a_bracket_is_a_text(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = ["[news] rain", '["rain"]', "[1, 2]", '["rain", 3]']
+    ask("".join(f"{text}\n" for text in texts), monkeypatch)
+    found = answered(capsys, "--model", flow.classifier)
+    assert found == [asdict(answer) for answer in package.load(flow.classifier).predict(texts)]
+
+
+def test_a_model_taught_numbers_of_pairs_refuses_a_single_text(
+    paired: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask("rain\n", monkeypatch)
+    assert litebert("predict", "--model", paired) == 2
+    assert "standard input, line 1: a single text, but this task is about pairs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [(), ("--skip-bad",)])
+def test_lines_before_one_that_cannot_be_answered_are(
+    paired: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]
+) -> None:
+    good, bad = '["rain 1", "snow 2"]', "rain alone"
+    ask("\n".join([good] * 5 + [bad] + [good] * 2) + "\n", monkeypatch)
+    capsys.readouterr()
+    assert litebert("predict", "--model", paired, *flags) == (0 if flags else 2)
+    shown = capsys.readouterr()
+    found = [json.loads(line) for line in shown.out.splitlines()]
+    assert [answer is not None for answer in found] == [True] * 5 + ([False, True, True] if flags else [])
+    assert "line 6: a single text" in shown.err
+
+
+def test_the_input_is_not_replaced_by_the_answers(
+    flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text("rain\n", encoding="utf-8")
+    assert (
+        litebert("predict", "--model", flow.classifier, "--input", path, "--output", tmp_path / "." / "texts.txt") == 2
+    )
+    assert "is the input, which the answers would replace; name another file" in capsys.readouterr().err
+    assert path.read_text(encoding="utf-8") == "rain\n"
+
+
+def test_answers_keep_step_with_the_rows_of_a_table(
+    flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("text,label\nrain,weather\n,\nbutter,food\n,food\n", encoding="utf-8")
+    found = answered(capsys, "--model", flow.classifier, "--input", path)
+    assert [answer is None for answer in found] == [False, True, False, True]

@@ -240,6 +240,31 @@ def test_a_context_with_nothing_to_read_has_no_answer(model: Model, context: str
     assert 0 <= output.probability <= 1
 
 
+def test_an_answer_that_lies_across_two_windows_gets_one_of_its_own(tokenizer: Tokenizer) -> None:
+    context, task = " ".join(PROSE[:5]), Answer()
+    words = [match.start() for match in re.finditer(r"\w+", context)]
+    added = 0
+    for first, after in zip(words, words[9:], strict=False):
+        text = context[first:after].strip()
+        record = AnswerInput("?", context, (GoldAnswer(text, first),))
+        (example,) = task.features([record], tokenizer, 40)
+        rows = task.labelled([record], [example])
+        if not rows:
+            continue  # it is longer than a window
+        added += len(rows) - len(example.sequences)
+        assert any(row.target[2] == 0 for row in rows)
+        for row in rows:
+            (window,) = row.sequences
+            if row.target[2] == 0:
+                start, end = row.target[:2] - window.column + window.start  # type: ignore[attr-defined]
+                offsets = example.notes.offsets
+                assert context[offsets[start][0] : offsets[end][1]].strip() == text
+                shown = [(window.ids[window.column + n]) for n in range(window.end - window.start)]  # type: ignore[attr-defined]
+                whole = tokenizer.encode([context])[0].ids[1:-1]
+                assert shown == whole[window.start : window.end]  # type: ignore[attr-defined]
+    assert added
+
+
 def test_an_answer_longer_than_every_window_is_listed(tokenizer: Tokenizer) -> None:
     context = " ".join(PROSE[:5])
     record = asked(context, context)

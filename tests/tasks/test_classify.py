@@ -54,9 +54,25 @@ def test_figures_of_each_label_are_scikit_learn_s() -> None:
         assert [found[label][name] for label in found] == pytest.approx(list(values))
 
 
-def test_a_class_that_never_occurs_counts_as_wrong_in_macro_f1() -> None:
+@pytest.mark.parametrize(("answer", "expected"), [("a", 1.0), ("b", 0.0)])
+def test_macro_f1_is_over_the_classes_that_occur_or_are_answered(answer: str, expected: float) -> None:
     task = Classify(["a", "b", "c"])
-    assert task.metrics([TextInput("x", label="a")], answers(["a"]))["macro_f1"] == pytest.approx(1 / 3)
+    assert task.metrics([TextInput("x", label="a")], answers([answer]))["macro_f1"] == expected
+
+
+def test_labels_that_differ_by_case_alone_are_remarked_on() -> None:
+    inputs = [TextInput("x", label=label) for label in ("spam", "Spam", "ham", "ham", "spam", "Spam")]
+    assert Classify.learn_from(inputs).remarks(inputs) == [
+        "'Spam', 'spam' are different classes; write them alike if they are one"
+    ]
+
+
+def test_a_column_of_texts_taken_for_labels_is_remarked_on() -> None:
+    inputs = [TextInput("ham", label=f"text {number}") for number in range(9)]
+    assert (
+        "9 classes among 9 examples: is that the column of the labels?"
+        in Classify.learn_from(inputs).remarks(inputs)[0]
+    )
 
 
 def test_labels_are_learned_sorted_and_numbers_are_names_too(tmp_path: Path) -> None:

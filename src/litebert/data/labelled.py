@@ -62,11 +62,13 @@ class Source:
     in a file without a header. Roles that are not here are found by their usual names."""
     skip_bad: bool = False
     """Leave out what cannot be read instead of stopping."""
+    keep_empty: bool = False
+    """Rows of empty fields are rows too; else they are left out."""
     skipped: list[str] = field(default_factory=list)
     """What was left out, and why."""
 
     @classmethod
-    def of(cls, columns: Sequence[str], skip_bad: bool = False) -> Source:
+    def of(cls, columns: Sequence[str], skip_bad: bool = False, keep_empty: bool = False) -> Source:
         """From settings such as `text=1 label=2`."""
         pairs = [given.partition("=") for given in columns]
         wrong = next(
@@ -74,7 +76,7 @@ class Source:
         )
         if wrong:
             raise ConfigError(f"columns={wrong!r} must say what stands where, such as text=sentence or label=2")
-        return cls({"text" if role == "text_a" else role: column for role, _, column in pairs}, skip_bad)
+        return cls({"text" if role == "text_a" else role: column for role, _, column in pairs}, skip_bad, keep_empty)
 
     @property
     def numbers(self) -> dict[str, int] | None:
@@ -144,10 +146,8 @@ def _roles(names: Sequence[str], source: Source, where: str, pairs: bool) -> dic
     """Column name -> role."""
     for role, column in source.columns.items():
         if column not in names:
-            listed = ", ".join(names)
             raise DataError(
-                f"{where}: columns {role}={column}: no such column among {listed}; name one of them, or "
-                "leave such rows out with --skip-bad"
+                f"{where}: columns {role}={column}: no such column among {', '.join(names)}; name one of them"
             )
     found = {column: role for role, column in source.columns.items()}
     known = {name.lower(): name for name in names if name not in found}
@@ -226,7 +226,9 @@ def _concatenated(path: Path, text: str, source: Source) -> Iterator[Row]:
         try:
             value, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
-            source.refuse(DataError(f"{path}, line {line}: not JSON ({error}); write one object after the other"))
+            source.refuse(
+                DataError(f"{path}, line {line}: not JSON from there on ({error}); write one object after the other")
+            )
             at = text.find("\n", at) if "\n" in text[at:] else len(text)  # the next line may be whole again
             continue
         if isinstance(value, dict):
@@ -254,6 +256,9 @@ def _delimited(path: Path, text: str, delimiter: str, source: Source, pairs: boo
     header: list[str] | None = None
     numbers = source.numbers
     for began, cells in _cells(path, text, delimiter):
+        if not any(cell.strip() for cell in cells) and not source.keep_empty:
+            source.skipped.append(f"{path}, line {began}: a row of empty fields")
+            continue
         if header is None and numbers is None and _is_cola(cells):
             numbers = COLA
         if numbers is not None:
@@ -268,7 +273,7 @@ def _delimited(path: Path, text: str, delimiter: str, source: Source, pairs: boo
                 continue
             yield Row({role: cells[number - 1] for role, number in numbers.items()}, path, began)
         elif header is None:
-            header = _checked_header(path, began, [cell.strip() for cell in cells])
+            header = _checked_header(path, began, [cell.strip() for cell in cells], delimiter)
             header = _renamed(header, source, f"{path}, line {began}", pairs)
         elif len(cells) != len(header):
             source.refuse(
@@ -292,10 +297,10 @@ def _refuse_header(path: Path, line: int, cells: Sequence[str], numbers: Mapping
 
 
 def _cells(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """The line on which a row began and its fields, for every row that is not empty."""
+    """The line on which a row began and its fields, for every line that is not blank."""
     if delimiter == "\t":  # which cannot stand inside a field, so quotes are ordinary characters, often unpaired ones
-        rows = enumerate((row.removesuffix("\r").split("\t") for row in text.split("\n")), start=1)
-        yield from ((number, cells) for number, cells in rows if any(cell.strip() for cell in cells))
+        lines = ((number, row.removesuffix("\r")) for number, row in enumerate(text.split("\n"), start=1))
+        yield from ((number, row.split("\t")) for number, row in lines if row.strip(" "))
         return
     csv.field_size_limit(FIELD_LIMIT_CHARACTERS)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -303,7 +308,7 @@ def _cells(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[st
     try:
         for cells in reader:
             began, line = line + 1, reader.line_num
-            if any(cell.strip() for cell in cells):
+            if len(cells) > 1 or any(cell.strip() for cell in cells):
                 yield began, cells
     except csv.Error as error:
         # the row's first line: a quote that nobody closes is noticed only at the end of the file
@@ -314,7 +319,13 @@ def _is_cola(cells: Sequence[str]) -> bool:
     return len(cells) == 4 and cells[1] in ("0", "1") and cells[2] in ("", "*")
 
 
-def _checked_header(path: Path, line: int, header: list[str]) -> list[str]:
+def _checked_header(path: Path, line: int, header: list[str], delimiter: str) -> list[str]:
+    other = next((mark for mark in (";", "\t", ",") if mark != delimiter and mark in header[0]), None)
+    if len(header) == 1 and other is not None:
+        raise DataError(
+            f"{path}, line {line}: one column, {header[0]!r}; its fields seem to be separated by {other!r}, and those "
+            f"of {format_of(path)} are by {delimiter!r}: save it so, or rename the file"
+        )
     repeated = {name for name in header if header.count(name) > 1}
     if repeated:
         raise DataError(

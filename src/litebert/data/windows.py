@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from litebert.tokenizer import Tokenizer
 
@@ -52,6 +52,20 @@ def windows_of(
     if most is not None and len(stretches) > most:
         stretches = [stretches[round(i * (len(stretches) - 1) / (most - 1))] for i in range(most)]
     return [_framed(texts, over, start, end, tokenizer) for start, end in stretches]
+
+
+def window_from(windows: Sequence[Window], start: int) -> Window:
+    """One more of these windows, which together show a text that is too long for one, from token `start` of it on."""
+    model = windows[0]
+    size = model.end - model.start
+    tokens = {
+        window.start + place: token
+        for window in windows
+        for place, token in enumerate(window.ids[window.column : window.column + size])
+    }
+    ids = list(model.ids)
+    ids[model.column : model.column + size] = [tokens[number] for number in range(start, start + size)]
+    return replace(model, ids=ids, start=start, end=start + size)
 
 
 def _stretches(length: int, room: int, overlap: float) -> list[tuple[int, int]]:

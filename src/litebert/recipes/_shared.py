@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from litebert import __version__
 from litebert.errors import ConfigError
-from litebert.files import write_json
+from litebert.files import read_json, write_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,6 +52,14 @@ def refuse_overwrite(path: Path, what: str) -> None:
     refuse_unwritable(path.parent)
     if path.exists():
         raise ConfigError(f"{path.parent} already holds {what} ({path.name}); choose another --out, or delete it first")
+
+
+def refuse_other_run(out: Path, command: str) -> None:
+    """Stop before going on from what another command has begun."""
+    if (out / "run.json").is_file():
+        other = read_json(out / "run.json").get("command")
+        if other != command:
+            raise ConfigError(f"{out} already holds a run of litebert {other} (run.json); choose another --out")
 
 
 def write_run(out: Path, command: str, config: Any) -> None:

@@ -106,7 +106,8 @@ def run(config: Config) -> None:
     from litebert.predict import load
 
     if config.out is not None:
-        refuse_overwrite(config.out / "evaluation.json", "an evaluation")
+        for name, what in (("evaluation.json", "an evaluation"), ("config.json", "a model"), ("run.json", "a run")):
+            refuse_overwrite(config.out / name, what)
     found = []
     for name in config.model:
         model = load(name)
@@ -214,12 +215,18 @@ def _print_one(console: Console, found: Evaluation, errors: int) -> None:
             grid.add_row(escape(label), *(str(n) if n else "·" for n in row))
         console.print(grid)
     if errors and found.worst:
-        wrong = Table(title=f"{min(errors, len(found.worst))} of {len(found.worst):,} answers that are not right")
-        for name in ("truth", "answer", "sure", "text"):
+        shown = found.worst[:errors]
+        by_distance = all(one.confidence is None for one in shown)  # numbers: nearly none is right to the last digit
+        wrong = Table(
+            title=f"the {len(shown)} answers that are furthest off"
+            if by_distance
+            else f"{len(shown)} of {len(found.worst):,} answers that are not right"
+        )
+        for name in ("truth", "answer", *(() if by_distance else ("sure",)), "text"):
             wrong.add_column(name, overflow="fold")
-        for one in found.worst[:errors]:
-            sure = "" if one.confidence is None else f"{one.confidence:.0%}"
-            wrong.add_row(escape(one.truth[:80]), escape(one.answer[:80]), sure, escape(one.text[:300]))
+        for one in shown:
+            sure = [] if by_distance else ["" if one.confidence is None else f"{one.confidence:.0%}"]
+            wrong.add_row(escape(one.truth[:80]), escape(one.answer[:80]), *sure, escape(one.text[:300]))
         console.print(wrong)
     if found.skipped:
         console.print(

@@ -11,12 +11,13 @@ shows each.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from litebert.errors import ConfigError
-from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, refuse_overwrite
+from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, refuse_other_run, refuse_overwrite
 from litebert.train.settings import Strategies
 
 MAX_SEEDS = 100
@@ -148,15 +149,22 @@ def run(config: Config) -> int:
     from litebert.recipes._sweeps import search, sweep
 
     console = make_console()
+    refuse_other_run(config.out, "finetune")
+    if config.resume and (config.out / "finished.json").exists():
+        console.print(f"the run in {config.out} is finished: nothing to resume", highlight=False, markup=False)
+        return 0
     refuse_overwrite(config.out / "finished.json", "a fine-tuned model")
     if not config.resume:
         refuse_overwrite(config.out / "checkpoints" / "latest", "an unfinished run, which --resume continues")
         refuse_overwrite(config.out / "config.json", "a finished model")
+    elif not (config.out / "run.json").exists():
+        console.print(f"no run in {config.out}: starting from the first step", highlight=False, markup=False)
     one = search if config.search else sweep if config.seeds > 1 else finetune
     if one(config, console) is None:
         console.print("stopped; to go on, run the same command with --resume", highlight=False, markup=False)
         return INTERRUPTED
     console.print(f"model in {config.out}", highlight=False, markup=False)
     data = config.test or config.valid or "test.csv"
-    console.print(f"next: litebert evaluate --model {config.out} --data {data}", highlight=False, markup=False)
+    columns = f" --columns {' '.join(map(shlex.quote, config.columns))}" if config.columns else ""
+    console.print(f"next: litebert evaluate --model {config.out} --data {data}{columns}", highlight=False, markup=False)
     return 0

@@ -4,8 +4,8 @@ Examples:
   echo 'my parcel never came' | litebert predict --model runs/finetune
   litebert predict --model runs/pretrain --input gaps.txt --output filled.jsonl
 
-A line is a text, or a JSON object with `text` (or `text_a` and `text_b`); a blank line gets the answer null. With
---input, CSV, TSV, JSONL and Parquet files work too.
+A line is a text, a pair ["first", "second"], or a JSON object with `text` (or `text_a` and `text_b`); a blank line gets
+the answer null. With --input, CSV, TSV, JSONL and Parquet files work too; a row without text gets null.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from litebert.errors import DataError
+from litebert.errors import ConfigError, DataError
 from litebert.files import replacing
 from litebert.recipes._shared import check_numbers, make_console
 
@@ -47,7 +47,7 @@ class Config:
     columns: tuple[str, ...] = ()
     """What stands where in a table, if not under its usual name: text=sentence, or text=1 without a header."""
     skip_bad: bool = False
-    """Leave out rows of a table that cannot be read, instead of stopping at the first; they are counted."""
+    """Do not stop at what cannot be read: a line gets null, a row of a table is left out; both are counted."""
     batch_size: int = 32
     """Lines at a time."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -62,27 +62,47 @@ def run(config: Config) -> None:
     from litebert.predict import load
     from litebert.train.runtime import pick_device
 
+    if "-" not in (config.input, config.output) and Path(config.input).resolve() == Path(config.output).resolve():
+        raise ConfigError(f"output={config.output} is the input, which the answers would replace; name another file")
     model = load(config.model).to(pick_device(config.device))
-    source = Source.of(config.columns, config.skip_bad)
+    source = Source.of(config.columns, config.skip_bad, keep_empty=True)
     records = _records(config, source, model)
-    count = 0
+    console, count = make_console(), 0
     with ExitStack() as stack:
         if config.output == "-":
             out = sys.stdout
         else:
+            status = stack.enter_context(console.status("answering"))
             out = stack.enter_context(stack.enter_context(replacing(Path(config.output))).open("w", encoding="utf-8"))
         for some in _chunks(records, config.batch_size * GATHERED):
-            answers = iter(model.answer_records([record for record in some if record is not BLANK], config.batch_size))
-            for record in some:
-                answer = None if record is BLANK else asdict(next(answers))
+            for answer in _answers(model, some, source, config.batch_size):
                 out.write(json.dumps(answer, ensure_ascii=False) + "\n")
+                count += 1
             out.flush()  # a pipe's reader sees every batch as it is done
-            count += len(some)
+            if config.output != "-":
+                status.update(f"{count:,} answers")
     if source.skipped:
         left = f"{len(source.skipped):,} left out, the first: {source.skipped[0]}"
-        make_console().print(left, highlight=False, markup=False)
+        console.print(left, highlight=False, markup=False)
     if config.output != "-":
-        make_console().print(f"{count:,} answers in {config.output}", highlight=False, markup=False)
+        console.print(f"{count:,} answers in {config.output}", highlight=False, markup=False)
+
+
+def _answers(model: Model, records: Sequence[Any], source: Source, batch_size: int) -> Iterator[dict[str, Any] | None]:
+    """One for every record. What cannot be answered is found by halves: all before it gets its answer first."""
+    asked = [record for record in records if record is not BLANK]
+    try:
+        found = iter(model.answer_records(asked, batch_size) if asked else ())
+    except DataError as error:
+        if len(records) == 1:
+            source.refuse(error)
+            yield None
+        else:
+            for half in (records[: len(records) // 2], records[len(records) // 2 :]):
+                yield from _answers(model, half, source, batch_size)
+        return
+    for record in records:
+        yield None if record is BLANK else asdict(next(found))
 
 
 def _chunks(records: Iterator[Any], most: int) -> Iterator[list[Any]]:
@@ -123,6 +143,9 @@ def _records(config: Config, source: Source, model: Model) -> Iterator[Any]:
     path, name = Path(config.input), "standard input" if config.input == "-" else config.input
     if config.input != "-" and (path.is_dir() or format_of(path) not in PLAIN):
         for where, item in model.items_of(path, source):
+            if isinstance(item, Mapping) and _is_empty(item):
+                yield BLANK
+                continue
             try:
                 yield model.parse(item, where)
             except DataError as error:
@@ -135,7 +158,19 @@ def _records(config: Config, source: Source, model: Model) -> Iterator[Any]:
         lines = io.StringIO(read_text(path))
     for number, line in enumerate(lines, start=1):
         where = f"{name}, line {number}"
-        yield model.parse(_parse_line(line.rstrip("\r\n"), where), where) if line.strip() else BLANK
+        record = BLANK
+        if line.strip():
+            try:
+                record = model.parse(_parse_line(line.rstrip("\r\n"), where), where)
+            except DataError as error:
+                source.refuse(error)
+        yield record
+
+
+def _is_empty(item: Mapping[str, Any]) -> bool:
+    """A row that has columns for texts and nothing in them."""
+    texts = [item[name] for name in ("text", "text_b") if name in item]
+    return bool(texts) and not any(str(text or "").strip() for text in texts)
 
 
 def _standard_input() -> Iterator[bytes]:
@@ -156,6 +191,12 @@ def _standard_input() -> Iterator[bytes]:
 
 
 def _parse_line(line: str, where: str) -> Any:
+    if line.lstrip().startswith("["):  # a pair, or a text that begins like that: [MASK], say
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            return line
+        return value if len(value) == 2 and all(isinstance(text, str) for text in value) else line
     if not line.lstrip().startswith("{"):
         return line
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from litebert.errors import ConfigError
-from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, refuse_overwrite
+from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, refuse_other_run, refuse_overwrite
 from litebert.train.settings import OptimizerName, Parallel, Precision, ScheduleName, Strategies
 
 
@@ -169,6 +169,7 @@ def run(config: Config) -> int:
     from litebert.train.distributed import started_ranks
 
     console = make_console()
+    refuse_other_run(config.out, "pretrain")
     if config.resume and (config.out / "config.json").exists():
         raise ConfigError(
             f"{config.out}: this run is finished; to train its model further: "

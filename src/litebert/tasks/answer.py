@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from litebert.data.batches import Batch, Example
 from litebert.data.labelled import Source
 from litebert.data.squad import AnswerInput, parse_question, question_items, read_questions
-from litebert.data.windows import Window, windows_of
+from litebert.data.windows import Window, window_from, windows_of
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.measure.squad import best_threshold, is_chinese, question_scores, segments, squad_metrics
 from litebert.model import Albert, AlbertConfig, TokenHead
@@ -184,11 +184,9 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
         found = []
         for record, example in zip(inputs, examples, strict=True):
             try:
-                targets = _targets(record, example.notes)
+                found += [Example([window], target) for window, target in _lessons(record, example.notes)]
             except _NotHere as error:
                 self.left_out.append(str(error))
-                continue
-            found += [Example([window], target) for window, target in zip(example.sequences, targets, strict=True)]
         return found
 
     def scores(self, model: Albert, batch: Batch) -> Scores:
@@ -333,14 +331,14 @@ class _NotHere(DataError):
     """The text has no such answer to learn from."""
 
 
-def _targets(record: AnswerInput, reading: Reading) -> list[np.ndarray]:
-    """For each window: first column, last column, whether the answer is missing."""
+def _lessons(record: AnswerInput, reading: Reading) -> list[tuple[Window, np.ndarray]]:
+    """Windows, each with first column, last column, and whether the answer is missing."""
     if record.answers is None:
         raise DataError(
             f"{record.place}: no answer to learn from; give one, or an empty one where the context has none"
         )
     if record.impossible:
-        return [np.array([0, 0, 1])] * len(reading.windows)
+        return [(window, np.array([0, 0, 1])) for window in reading.windows]
     answer = next((answer for answer in record.answers if answer.start is not None), None)
     if answer is None or answer.start is None:
         raise _NotHere(
@@ -354,18 +352,26 @@ def _targets(record: AnswerInput, reading: Reading) -> list[np.ndarray]:
             "of its language"
         )
     first, last = span
-    targets = [
-        np.array([first - window.start + window.column, last - window.start + window.column, 0])
-        if window.start <= first and last < window.end
-        else np.array([0, 0, 1])
-        for window in reading.windows
-    ]
-    if all(target[2] for target in targets):
+    windows = list(reading.windows)
+    room = windows[0].end - windows[0].start
+    if last - first >= room:
         raise _NotHere(
             f"{record.place}: the answer of {last - first + 1} tokens, {answer.text[:40]!r}, fits into no window; "
             "shorten it, or read more at once with --length"
         )
-    return targets
+    if not any(_holds(window, first, last) for window in windows):  # it lies across two: have it in the middle of one
+        start = first - (room - (last - first + 1)) // 2
+        windows.append(window_from(windows, min(max(0, start), windows[0].total - room)))
+    return [
+        (window, np.array([first - window.start + window.column, last - window.start + window.column, 0]))
+        if _holds(window, first, last)
+        else (window, np.array([0, 0, 1]))
+        for window in windows
+    ]
+
+
+def _holds(window: Window, first: int, last: int) -> bool:
+    return window.start <= first and last < window.end
 
 
 def _tokens_of(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] | None:

@@ -110,12 +110,24 @@ class Classify(TextTask[ClassifyOutput]):
     def remarks(self, inputs: Sequence[TextInput]) -> list[str]:
         counts = Counter(record.label for record in inputs).most_common()
         (common, most), (rare, least) = counts[0], counts[-1]
-        if most < IMBALANCE * least:
-            return []
-        return [
-            f"imbalance: {most:,} examples of {common!r} and {least:,} of {rare!r}; accuracy hides the rare "
-            "classes: look at macro_f1, and try --class-weights"
-        ]
+        found = []
+        if len(counts) > len(inputs) / 2:
+            found.append(
+                f"{len(counts):,} classes among {len(inputs):,} examples: is that the column of the labels? Name it "
+                "with --columns label=NAME"
+            )
+        elif most >= IMBALANCE * least:
+            found.append(
+                f"imbalance: {most:,} examples of {common!r} and {least:,} of {rare!r}; accuracy hides the rare "
+                "classes: look at macro_f1, and try --class-weights"
+            )
+        alike = Counter(label.casefold() for label, _ in counts)
+        twins = [label for label, _ in counts if alike[label.casefold()] > 1]
+        if twins:
+            found.append(
+                f"{', '.join(map(repr, sorted(twins)[:6]))} are different classes; write them alike if they are one"
+            )
+        return found
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         assert batch.targets is not None
@@ -137,7 +149,7 @@ class Classify(TextTask[ClassifyOutput]):
         predicted = [output.label for output in outputs]
         found = {
             "accuracy": float(sklearn.accuracy_score(true, predicted)),
-            "macro_f1": float(sklearn.f1_score(true, predicted, labels=self.labels, average="macro", zero_division=0)),
+            "macro_f1": float(sklearn.f1_score(true, predicted, average="macro", zero_division=0)),
             "mcc": float(sklearn.matthews_corrcoef(true, predicted)),
         }
         return found | self._two_class_metrics(true, outputs)

@@ -86,7 +86,7 @@ class Regress(TextTask[RegressOutput]):
         with torch.no_grad():
             finished.linear.weight.mul_(self._deviation)
             finished.linear.bias.mul_(self._deviation).add_(self._mean)
-        return Regress(self.head_kind, spread=self.spread), finished
+        return Regress(self.head_kind, spread=self.spread, pairs=self.pairs), finished
 
     def labelled(self, inputs: Sequence[TextInput], examples: Sequence[Example]) -> list[Example]:
         targets = np.array([record.label for record in inputs], dtype=np.float32)

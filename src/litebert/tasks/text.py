@@ -73,6 +73,10 @@ class TextTask(TrainableTask[TextInput, Output]):
     @classmethod
     def _labelled_record(cls, row: Row) -> TextInput:
         record = _record(row.values, row.where, cls.parse_label)
+        if not f"{record.text}{record.text_b or ''}".strip():
+            raise DataError(
+                f"{row.where}: no text in column 'text'; fill it in, or leave such rows out with --skip-bad"
+            )
         if record.label is None:
             names = ", ".join(row.values)
             if "label" not in row.values:
@@ -181,11 +185,9 @@ def _record(values: Mapping[str, Any], where: str, parse_label: Any) -> TextInpu
     """From values under the names of their roles."""
     text, text_b = values.get("text"), values.get("text_b")
     if not isinstance(text, str):
-        semicolons = " (the fields look as if semicolons were between them: save it with commas)"
-        hint = semicolons if any(";" in str(name) for name in values) else ""
         raise DataError(
             f"{where}: no text in column 'text' or 'text_a' (columns: {', '.join(map(str, values))}); rename a column "
-            f"to 'text', or name it with --columns text=NAME, or text=1 for the first of a file without a header{hint}"
+            f"to 'text', or name it with --columns text=NAME, or text=1 for the first of a file without a header"
         )
     if text_b is not None and not isinstance(text_b, str):
         raise DataError(f"{where}: text_b={text_b!r} must be a string")
