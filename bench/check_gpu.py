@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/check-gpu"))
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    print("| fine-tuning | steps, replays | weights apart: recorded and plain, two plain | ms per step, plain | |")
+    print("| fine-tuning | steps, replays | weights apart: recorded, again plain | ms per step: recorded, plain | |")
     print("|---|---|---|---|---|")
     failed = False
     for name in options.only:

@@ -196,9 +196,9 @@ def best_rates(options: argparse.Namespace) -> dict[tuple[str, str], float]:
 
 def _try(options: argparse.Namespace, name: str, who: str, rate: float) -> float:
     _be_quiet()
-    folder = options.out.resolve() / "tenth"
-    one = replace(SETS[name], train=str(folder / name / "train"), valid=str(folder / name / "valid"))
-    one = replace(one, **{part: getattr(one, part) + Path(SETS[name].train).suffix for part in ("train", "valid")})
+    folder, suffix = options.out.resolve() / "tenth", Path(SETS[name].train).suffix
+    train, valid = (str((folder / name / part).with_suffix(suffix)) for part in ("train", "valid"))
+    one = replace(SETS[name], train=train, valid=valid)
     return float(contenders()[who](one, options, 0, rate, folder / f"{name}, {who}, {rate}")[0])
 
 

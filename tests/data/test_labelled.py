@@ -94,10 +94,12 @@ def test_blank_lines_are_skipped_but_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep", [False, True])
 def test_rows_of_empty_fields_are_left_out_and_remembered_or_kept(tmp_path: Path, keep: bool) -> None:
     source = Source(keep_empty=keep)
-    path = write(tmp_path / "t.csv", "text,label\nfirst,a\n,\nsecond,b\n")
-    lines = [row.line for row in read_rows(path, source)]
-    assert lines == ([2, 3, 4] if keep else [2, 4])
-    assert source.skipped == ([] if keep else [f"{path}, line 3: a row of empty fields"])
+    path = write(tmp_path / "t.csv", ",\ntext,label\nfirst,a\n,,,\nsecond,b\n")
+    rows = read_rows(path, source)
+    assert [row.line for row in rows] == ([3, 4, 5] if keep else [3, 5])
+    assert source.skipped == ([] if keep else [f"{path}, line {line}: a row of empty fields" for line in (1, 4)])
+    if keep:
+        assert rows[1].values == {"text": "", "label": ""}
 
 
 @pytest.mark.parametrize(
@@ -107,6 +109,11 @@ def test_another_separator_is_named(tmp_path: Path, name: str, header: str, foun
     wanted = rf"line 1: one column, '{header}'; its fields seem to be separated by '{found}', .* are by '{usual}'"
     with pytest.raises(DataError, match=wanted):
         read_rows(write(tmp_path / name, f"{header}\na{found}b\n"))
+
+
+def test_a_comma_in_the_first_text_of_a_tsv_is_no_separator(tmp_path: Path) -> None:
+    """It has no header: what to do about that is said where the text is missed."""
+    assert read_rows(write(tmp_path / "t.tsv", "hello, world\nbye\n"))[0].values == {"hello, world": "bye"}
 
 
 def test_spaces_around_column_names_are_dropped(tmp_path: Path) -> None:

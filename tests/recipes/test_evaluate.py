@@ -14,7 +14,7 @@ import pytest
 import litebert as package
 from litebert.tokenizer import Tokenizer
 from tests.recipes.conftest import WORDS, Flow, litebert, make_examples, once, write_csv
-from tests.recipes.finetuning import FILES, untrained, write_examples
+from tests.recipes.finetuning import FILES, untrained, write_examples, write_jsonl
 
 WRONG = 9  # of the labels in the file are another class's
 
@@ -83,7 +83,7 @@ def test_the_page_and_the_figures_tell_of_every_label(page: Path) -> None:
 
 
 def test_the_page_has_a_row_for_every_wrong_answer_and_for_no_other(page: Path) -> None:
-    content = (page / "report.html").read_text(encoding="utf-8").partition("Answers that are not right")[2]
+    content = (page / "report.html").read_text(encoding="utf-8").partition("answers that are not right")[2]
     rows = re.findall(r"<tr><td>.*?<td>([^<]*)</td></tr>", content)
     assert sorted(rows) == sorted(answer["text"] for answer in answers_in(page) if not answer["right"])
 
@@ -159,7 +159,7 @@ def test_a_page_of_one_example_that_is_right_has_no_errors(flow: Flow, tmp_path:
     label = package.load(flow.classifier).predict([make_examples(1)[0]["text"]])[0].label
     data = write_csv(tmp_path / "t.csv", [make_examples(1)[0] | {"label": label}])
     assert litebert("evaluate", "--model", flow.classifier, "--data", data, "--out", tmp_path / "out") == 0
-    assert "Answers that are not right" not in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "answers that are not right" not in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert len(answers_in(tmp_path / "out")) == 1
 
 
@@ -269,3 +269,16 @@ def test_a_pretrained_model_is_not_measured_on_a_table(
 def test_a_page_is_not_written_into_the_folder_of_a_model(flow: Flow, capsys: pytest.CaptureFixture[str]) -> None:
     assert litebert("evaluate", "--model", flow.classifier, "--data", flow.examples, "--out", flow.classifier) == 2
     assert "already holds a model (config.json); choose another --out" in capsys.readouterr().err
+
+
+def test_numbers_are_shown_by_how_far_off_they_are(
+    tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_jsonl(tmp_path / "t.jsonl", [{"text": f"rain {n}", "label": n * n} for n in range(6)])
+    model = untrained("regress", data, tokenizer, tmp_path / "model")
+    assert litebert("evaluate", "--model", model, "--data", data, "--errors", 2, "--out", tmp_path / "page") == 0
+    page = (tmp_path / "page" / "report.html").read_text(encoding="utf-8")
+    for said, count in ((capsys.readouterr().out, 2), (page, 6)):
+        assert f"he {count} answers that are furthest off" in said
+        assert "sure" not in said.partition("furthest off")[2]
+        assert said.index("rain 5") < said.index("rain 4")

@@ -256,8 +256,11 @@ def _delimited(path: Path, text: str, delimiter: str, source: Source, pairs: boo
     header: list[str] | None = None
     numbers = source.numbers
     for began, cells in _cells(path, text, delimiter):
-        if not any(cell.strip() for cell in cells) and not source.keep_empty:
-            source.skipped.append(f"{path}, line {began}: a row of empty fields")
+        if not any(cell.strip() for cell in cells):
+            if not source.keep_empty:
+                source.skipped.append(f"{path}, line {began}: a row of empty fields")
+            elif header is not None or numbers is not None:
+                yield Row(dict.fromkeys(numbers or header or (), ""), path, began)
             continue
         if header is None and numbers is None and _is_cola(cells):
             numbers = COLA
@@ -320,7 +323,8 @@ def _is_cola(cells: Sequence[str]) -> bool:
 
 
 def _checked_header(path: Path, line: int, header: list[str], delimiter: str) -> list[str]:
-    other = next((mark for mark in (";", "\t", ",") if mark != delimiter and mark in header[0]), None)
+    names = {*SINGLES, *LABELS, *(name for pair in PAIRS for name in pair)}
+    other = next((mark for mark in ";\t," if mark in header[0] and names & set(header[0].lower().split(mark))), None)
     if len(header) == 1 and other is not None:
         raise DataError(
             f"{path}, line {line}: one column, {header[0]!r}; its fields seem to be separated by {other!r}, and those "

@@ -40,12 +40,9 @@ def write_page(found: Evaluation, out: Path) -> None:
         by_size(sizes, [one.right for one in found.judgements]), caption, "characters of the text", "how right"
     )
     if found.worst:
-        report.heading("Answers that are not right")
-        report.text(f"{len(found.worst):,} of {found.examples:,}; the surest first, {SHOWN_ERRORS} at most.")
-        report.table(
-            ["truth", "answer", "sure", "text"],
-            [[one.truth, one.answer, one.confidence or "", one.text[:500]] for one in found.worst[:SHOWN_ERRORS]],
-        )
+        title, (titles, *worst) = found.worst_table(SHOWN_ERRORS)
+        report.heading(title[0].upper() + title[1:])
+        report.table(titles, [[*cells, text[:500]] for *cells, text in worst])
     if found.skipped:
         report.heading("Left out")
         report.table(["row"], [[line] for line in found.skipped])

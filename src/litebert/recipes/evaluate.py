@@ -88,6 +88,20 @@ class Evaluation:
         wrong = [one for one in self.judgements if one.right < 1]
         return sorted(wrong, key=lambda one: (one.right, -(one.confidence or 0.0)))
 
+    def worst_table(self, most: int) -> tuple[str, list[list[str]]]:
+        """What to call the worst answers, and up to so many of them below their titles.
+
+        A number is nearly never right to the last digit and comes without a confidence: there, distance is all.
+        """
+        shown = self.worst[:most]
+        cells = [[one.truth, one.answer, one.text] for one in shown]
+        if all(one.confidence is None for one in shown):
+            return f"the {len(shown)} answers that are furthest off", [["truth", "answer", "text"], *cells]
+        for row, one in zip(cells, shown, strict=True):
+            row.insert(2, "" if one.confidence is None else f"{one.confidence:.0%}")
+        title = f"{len(shown)} of {len(self.worst):,} answers that are not right, the surest first"
+        return title, [["truth", "answer", "sure", "text"], *cells]
+
     @property
     def sureness(self) -> list[Point]:
         from litebert.measure.bins import by_confidence
@@ -215,18 +229,12 @@ def _print_one(console: Console, found: Evaluation, errors: int) -> None:
             grid.add_row(escape(label), *(str(n) if n else "·" for n in row))
         console.print(grid)
     if errors and found.worst:
-        shown = found.worst[:errors]
-        by_distance = all(one.confidence is None for one in shown)  # numbers: nearly none is right to the last digit
-        wrong = Table(
-            title=f"the {len(shown)} answers that are furthest off"
-            if by_distance
-            else f"{len(shown)} of {len(found.worst):,} answers that are not right"
-        )
-        for name in ("truth", "answer", *(() if by_distance else ("sure",)), "text"):
+        title, (titles, *rows) = found.worst_table(errors)
+        wrong = Table(title=title)
+        for name in titles:
             wrong.add_column(name, overflow="fold")
-        for one in shown:
-            sure = [] if by_distance else ["" if one.confidence is None else f"{one.confidence:.0%}"]
-            wrong.add_row(escape(one.truth[:80]), escape(one.answer[:80]), *sure, escape(one.text[:300]))
+        for *cells, text in rows:
+            wrong.add_row(*(escape(cell[:80]) for cell in cells), escape(text[:300]))
         console.print(wrong)
     if found.skipped:
         console.print(

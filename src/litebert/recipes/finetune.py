@@ -94,7 +94,7 @@ class Run:
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """auto: bf16 on a GPU and on a CPU with instructions for it, fp32 elsewhere."""
     cuda_graphs: bool = True
-    """On a GPU: record the work on small batches and replay it. The same is learned, in a third of the time."""
+    """On a GPU: record the work on small batches and replay it. The same is learned, faster."""
     save_every: str = "1epoch"
     """Between checkpoints: steps ("500"), minutes ("10min") or epochs ("1epoch")."""
     seed: int = 0
