@@ -278,7 +278,8 @@ def test_numbers_are_shown_by_how_far_off_they_are(
     model = untrained("regress", data, tokenizer, tmp_path / "model")
     assert litebert("evaluate", "--model", model, "--data", data, "--errors", 2, "--out", tmp_path / "page") == 0
     page = (tmp_path / "page" / "report.html").read_text(encoding="utf-8")
-    for said, count in ((capsys.readouterr().out, 2), (page, 6)):
+    for shown, count in ((capsys.readouterr().out, 2), (page, 6)):
+        said = " ".join(shown.split())  # a title may be wider than its table
         assert f"he {count} answers that are furthest off" in said
         assert "sure" not in said.partition("furthest off")[2]
         assert said.index("rain 5") < said.index("rain 4")
