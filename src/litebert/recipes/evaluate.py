@@ -95,7 +95,7 @@ class Evaluation:
         """
         shown = self.worst[:most]
         cells = [[one.truth, one.answer, one.text] for one in shown]
-        if all(one.confidence is None for one in shown):
+        if all(one.confidence is None for one in self.judgements):
             return f"the {len(shown)} answers that are furthest off", [["truth", "answer", "text"], *cells]
         for row, one in zip(cells, shown, strict=True):
             row.insert(2, "" if one.confidence is None else f"{one.confidence:.0%}")
