@@ -1,9 +1,13 @@
-"""What only a GPU can show: fine-tuning with recorded steps (CUDA graphs) beside the same kernels one by one.
+"""What only a GPU can show. Prints tables; the exit code is 1 if anything is off.
 
+  python bench/check_gpu.py --passes
   python bench/check_gpu.py --model runs/pt --tasks tasks
 
-Same seed, same batches, one epoch each, and the second twice: how far apart two such runs end by themselves, because
-some kernels add in any order, is what the first is held against. Prints a table; the exit code is 1 if anything is off.
+The passes of base written out by hand in bf16, and the same by autograd, each against float32: states and gradients.
+
+Fine-tuning with recorded steps (CUDA graphs) beside the same kernels one by one: same seed, same batches, one epoch
+each, and the second twice: how far apart two such runs end by themselves, because some kernels add in any order, is
+what the first is held against.
 """
 
 from __future__ import annotations
@@ -23,12 +27,15 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
+from litebert.model import Albert, preset
 from litebert.recipes import _finetuning, finetune
 from litebert.train.graphs import Graphs
 from litebert.train.log import read_metrics
 
 FACTOR = 3  # times the distance that two plain runs end apart is still noise
 NOTHING = 1e-6  # is no distance at all
+WORSE = 1.5  # times autograd's error in bf16 is still as good
+PACKED = {"short": [5, 128, 77, 1, 64, 33], "equal": [128] * 8, "long": [512, 300, 17, 200]}
 
 
 class Case(NamedTuple):
@@ -104,14 +111,66 @@ def apart(one: Result, other: Result) -> float:
     return float(squares**0.5)
 
 
+def check_passes() -> bool:
+    """Are states and gradients as near to float32 as autograd's?"""
+    torch.manual_seed(0)
+    encoder = Albert(preset("base")).encoder.cuda()
+    print("| sequences | wanted | states: by hand, autograd | worst gradient: by hand, autograd | |")
+    print("|---|---|---|---|---|")
+    failed = False
+    for name, lengths in PACKED.items():
+        ids = torch.randint(5, encoder.config.vocab_size, (sum(lengths),), device="cuda")
+        for rows in (None, torch.randint(0, sum(lengths), (40,), device="cuda")):
+            exact, hand, auto = (
+                states_and_gradients(encoder, ids, lengths, rows, *how) for how in ((0, 0), (1, 1), (1, 0))
+            )
+            errors = {key: (distance(hand[key], exact[key]), distance(auto[key], exact[key])) for key in exact}
+            states, worst = errors.pop(""), max(errors.values())
+            bad = any(mine > WORSE * theirs for mine, theirs in (states, worst))
+            failed |= bad
+            print(
+                f"| {name} | {'all' if rows is None else 'some'} | {states[0]:.1e}, {states[1]:.1e} "
+                f"| {worst[0]:.1e}, {worst[1]:.1e} | {'off' if bad else 'good'} |",
+                flush=True,
+            )
+    return failed
+
+
+def states_and_gradients(
+    encoder: Any, ids: torch.Tensor, lengths: list[int], rows: torch.Tensor | None, bf16: bool, fused: bool
+) -> dict[str, torch.Tensor]:
+    """By the parameters' names; the states have none."""
+    encoder.fused, encoder.backend = bool(fused), "auto" if bf16 else "sdpa"
+    encoder.zero_grad(set_to_none=True)
+    with torch.autocast("cuda", torch.bfloat16, enabled=bool(bf16)):
+        states = encoder.packed(ids, torch.tensor(lengths, device="cuda"), longest=max(lengths), rows=rows)
+    slope = torch.randn(states.shape, device="cuda", generator=torch.Generator("cuda").manual_seed(1))
+    (states.float() * slope).sum().backward()
+    return {"": states.detach()} | {
+        name: one.grad.clone() for name, one in encoder.named_parameters() if one.grad is not None
+    }
+
+
+def distance(found: torch.Tensor, exact: torch.Tensor) -> float:
+    return float((found.float() - exact).norm() / exact.norm())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--tasks", type=Path, required=True)
+    parser.add_argument("--passes", action="store_true")
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--tasks", type=Path)
     parser.add_argument("--only", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--out", type=Path, default=Path("runs/check-gpu"))
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    if not torch.cuda.is_available():
+        print("no GPU here: this is what only a GPU can show", file=sys.stderr)
+        sys.exit(2)
+    if not options.passes and (options.model is None or options.tasks is None):
+        parser.error("give --passes, or --model and --tasks")
+    if options.passes:
+        sys.exit(check_passes())
     print("| fine-tuning | steps, replays | weights apart: recorded, again plain | ms per step: recorded, plain | |")
     print("|---|---|---|---|---|")
     failed = False

@@ -82,6 +82,21 @@ def test_the_batch_size_does_not_change_answers(model: Model) -> None:
         assert [fill.token for fill in one.masks[0]] == [fill.token for fill in other.masks[0]]
 
 
+def test_in_bfloat16_answers_are_almost_the_same_and_still_float32(model: Model) -> None:
+    task = Classify(["a", "b"])
+    classifier = Model(Albert(model.config, {"classify": task.head(model.config)}).eval(), model.tokenizer, task)
+    texts = PROSE[:5]
+    exact, vectors = classifier.predict(texts), classifier.embed(texts)
+    classifier.bf16 = True
+    rough, rough_vectors = classifier.predict(texts), classifier.embed(texts)
+    assert rough_vectors.dtype == np.float32
+    assert 0 < np.linalg.norm(rough_vectors - vectors) / np.linalg.norm(vectors) < 0.02
+    for one, other in zip(exact, rough, strict=True):
+        assert one.probabilities == pytest.approx(other.probabilities, abs=0.02)
+        assert sum(other.probabilities.values()) == pytest.approx(1, abs=1e-6)
+    assert all(parameter.dtype == torch.float32 for parameter in classifier.albert.parameters())
+
+
 def test_a_bare_encoder_says_that_it_answers_nothing(model: Model) -> None:
     bare = Model(Albert(model.config), model.tokenizer)
     with pytest.raises(litebert.ConfigError, match="teach it with: litebert finetune"):

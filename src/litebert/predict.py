@@ -17,6 +17,7 @@ from litebert.data.labelled import Source
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.interop.huggingface import Folder, load_folder, save_folder
 from litebert.model import Albert, AlbertConfig, Encoder
+from litebert.model.recorder import is_small
 from litebert.tasks import Mask, Task
 from litebert.tasks.base import Scores
 from litebert.tasks.mask import Fill, Filled, Score, fill_in_rounds, score_texts
@@ -32,6 +33,10 @@ HUB_FILES = [
     "spiece.model",
     "vocab.txt",
 ]
+
+COLUMN_MULTIPLE = 16
+BATCH_SIZE = 32
+GPU_TOKENS = 1 << 15  # at once
 
 
 class Model:
@@ -49,6 +54,8 @@ class Model:
         self.task = task
         self.max_length = max_length or albert.config.max_position_embeddings
         """Texts are cut to this many tokens: the length the model was trained on, or what its positions allow."""
+        self.bf16 = False
+        """Compute in bfloat16: on a GPU several times as fast. Weights and answers stay float32."""
 
     def __repr__(self) -> str:
         task = "no task" if self.task is None else self.task.name
@@ -76,7 +83,7 @@ class Model:
         """Write a folder that litebert, transformers and sentence-transformers load."""
         save_folder(Path(path), Folder(self.albert, self.tokenizer, self.task, self.max_length))
 
-    def embed(self, texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
+    def embed(self, texts: Sequence[str], batch_size: int | None = None) -> np.ndarray:
         """One vector per text, the mean of its tokens' hidden states: float32, (texts, hidden)."""
         if isinstance(texts, str):
             raise DataError("embed takes a list; wrap a single text: embed([text])")
@@ -88,7 +95,7 @@ class Model:
             vectors[indices] = (hidden.sum(1) / batch.lengths[:, None]).cpu().numpy()
         return vectors
 
-    def predict(self, inputs: Sequence[Any], batch_size: int = 32) -> list[Any]:
+    def predict(self, inputs: Sequence[Any], batch_size: int | None = None) -> list[Any]:
         """One answer per input. An input is a string, a pair, or a mapping with the columns' names."""
         if isinstance(inputs, str):
             raise DataError("predict takes a list; wrap a single text: predict([text])")
@@ -104,7 +111,7 @@ class Model:
         """Where it stands and what it is, for all that a file asks of this model's task."""
         return self._task().items_of(path, source)
 
-    def answer_records(self, records: Sequence[Any], batch_size: int = 32) -> list[Any]:
+    def answer_records(self, records: Sequence[Any], batch_size: int | None = None) -> list[Any]:
         """`predict` for input records."""
         return self._answers(self._task(), records, batch_size)
 
@@ -134,7 +141,7 @@ class Model:
             generator = torch.Generator().manual_seed(seed)
             return fill_in_rounds(self.albert, record, example, rounds, temperature, generator)
 
-    def score(self, texts: Sequence[str], batch_size: int = 32) -> list[Score]:
+    def score(self, texts: Sequence[str], batch_size: int = BATCH_SIZE) -> list[Score]:
         """How likely each text is: the model guesses every token from all the others (pseudo-log-likelihood)."""
         self._require_mask_head()
         if isinstance(texts, str):
@@ -152,7 +159,7 @@ class Model:
             raise ConfigError("this model is a bare encoder and answers nothing yet; teach it with: litebert finetune")
         return self.task
 
-    def _answers(self, task: Task[Any, Any], records: Sequence[Any], batch_size: int) -> list[Any]:
+    def _answers(self, task: Task[Any, Any], records: Sequence[Any], batch_size: int | None) -> list[Any]:
         examples = task.features(records, self.tokenizer, self.max_length) if records else []
         found = self.score_examples(task, examples, batch_size)
         return [task.answer(*three) for three in zip(records, examples, found, strict=True)]
@@ -161,18 +168,19 @@ class Model:
         self,
         task: Task[Any, Any],
         examples: Sequence[Example],
-        batch_size: int = 32,
+        batch_size: int | None = None,
         advance: Callable[[int], None] = lambda count: None,
     ) -> list[Scores]:
         """What the task's head says of every example, on the CPU. `advance` hears how many sequences are done.
 
-        Sequences go in batches of similar length, wherever they belong, so that a text of any length fits.
+        Sequences go in batches of similar length, wherever they belong, so that a text of any length fits: of
+        `batch_size`, or by default of 32, and on a GPU of as many as make 32,768 tokens.
         """
         owners = [(number, row) for number, example in enumerate(examples) for row in range(len(example.sequences))]
         alone = [_alone(examples[number], row) for number, row in owners]
         rows: list[Scores] = [{}] * len(owners)
         for indices, batch in self._batches(alone, batch_size):
-            scores = {name: values.cpu() for name, values in task.scores(self.albert, batch).items()}
+            scores = {name: _whole(values).cpu() for name, values in task.scores(self.albert, batch).items()}
             for at, index in enumerate(indices):
                 # a copy: a view would keep the whole batch in memory
                 rows[index] = {name: values[at].clone() for name, values in scores.items()}
@@ -182,14 +190,26 @@ class Model:
             found[number].append(row)
         return [{name: _stacked([row[name] for row in some]) for name in some[0]} for some in found]
 
-    def _batches(self, examples: Sequence[Example], batch_size: int) -> Iterator[tuple[list[int], Batch]]:
+    def _batches(self, examples: Sequence[Example], batch_size: int | None) -> Iterator[tuple[list[int], Batch]]:
         """Batches of similar length, with the model set to answer and not to learn."""
         _check_batch_size(batch_size)
+        if batch_size is None and self.device.type != "cuda":
+            batch_size = BATCH_SIZE
         with self._answering():
-            for indices in by_length([example.length for example in examples], batch_size):
-                batch = collate([examples[i] for i in indices], self.tokenizer.pad_id).to(self.device)
+            for indices in by_length([example.length for example in examples], batch_size, GPU_TOKENS):
+                some = [examples[i] for i in indices]
+                batch = collate(some, self.tokenizer.pad_id, self._columns(some)).to(self.device)
                 with torch.inference_mode():
                     yield indices, batch
+
+    def _columns(self, examples: Sequence[Example]) -> int | None:
+        """On a GPU lengths are rounded up, so that few shapes come again and again (`model/recorder.py`)."""
+        if self.device.type != "cuda":
+            return None
+        longest = max(example.length for example in examples)
+        rounded = min(-(-longest // COLUMN_MULTIPLE) * COLUMN_MULTIPLE, self.config.max_position_embeddings)
+        small = is_small(self.config, rounded * len(examples), self.config.num_hidden_layers)
+        return max(longest, rounded) if small else None
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
@@ -197,14 +217,20 @@ class Model:
         learning = self.albert.training
         self.albert.eval()
         try:
-            yield
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=bool(self.bf16)):
+                yield
         finally:
             self.albert.train(learning)
 
 
-def _check_batch_size(batch_size: int) -> None:
-    if batch_size < 1:
+def _check_batch_size(batch_size: int | None) -> None:
+    if batch_size is not None and batch_size < 1:
         raise ConfigError(f"batch_size={batch_size} must be at least 1")
+
+
+def _whole(values: Tensor) -> Tensor:
+    """In float32, if they are not ids."""
+    return values.float() if values.is_floating_point() else values
 
 
 def _alone(example: Example, row: int) -> Example:

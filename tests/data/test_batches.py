@@ -83,6 +83,16 @@ def test_by_length_takes_every_index_once_longest_first(lengths: list[int], batc
     assert all(len(batch) == batch_size for batch in batches[:-1])
 
 
+@given(lengths=st.lists(st.integers(1, 20), max_size=40), tokens=st.integers(1, 60))
+def test_without_a_batch_size_as_many_go_together_as_make_so_many_tokens(lengths: list[int], tokens: int) -> None:
+    batches = by_length(lengths, None, tokens)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    for number, batch in enumerate(batches):
+        longest = lengths[batch[0]]
+        assert len(batch) == 1 or len(batch) * longest <= tokens
+        assert number == len(batches) - 1 or (len(batch) + 1) * longest > tokens
+
+
 def test_padding_reaches_to_the_longest_and_what_is_real_is_marked(tokenizer: Tokenizer) -> None:
     short, long = tokenizer.encode(["rain", "the lighthouse keeper"])
     batch = pad([short, long], pad_id=tokenizer.pad_id)

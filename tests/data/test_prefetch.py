@@ -44,6 +44,18 @@ def test_the_next_steps_are_made_before_they_are_asked_for() -> None:
     prefetch.close()
 
 
+def test_steps_to_come_are_made_when_that_is_begun() -> None:
+    made = {step: threading.Event() for step in range(10)}
+    prefetch = Prefetch(lambda step: made[step].set(), 2, ahead=3)
+    prefetch(0)
+    prefetch(1)
+    assert made[2].wait(10)
+    assert not made[3].wait(0.05)  # nobody has said so
+    prefetch.begin(2)
+    assert all(made[step].wait(10) for step in (3, 4))
+    prefetch.close()
+
+
 @pytest.mark.parametrize("workers", WORKERS)
 def test_a_mistake_surfaces_at_its_own_step_and_every_time(workers: int) -> None:
     def make(step: int) -> int:

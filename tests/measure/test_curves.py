@@ -16,10 +16,13 @@ from litebert.measure.curves import (
     Line,
     Panel,
     Point,
+    Roof,
+    Work,
     compact,
     draw_confusion,
     draw_panel,
     draw_points,
+    draw_roofline,
     running_mean,
     sampled,
     thinned,
@@ -258,3 +261,22 @@ def test_points_have_no_colour_of_their_own() -> None:
     drawing = draw_points(POINTS, "caption", "x", "y", diagonal=True)
     assert not re.findall(r"#[0-9a-fA-F]{6}\b(?!\d)", re.sub(r'(url\(|href=")#\w+', "", drawing))
     assert {*re.findall(r"var\(--(\w+)\)", drawing)} <= set(COLOURS)
+
+
+def test_a_roof_rises_with_the_bytes_and_is_flat_above_the_ridge() -> None:
+    roof = Roof(bytes_per_second=1e12, operations_per_second={"bfloat16": 1e14})  # they meet at 100 operations per byte
+    works = [Work("theirs", "1", 10.0, 1e12), Work("ours", "1", 10.0, 1e13), Work("ours", "2", 1000.0, 1e14)]
+    drawing = draw_roofline(works, ["theirs", "ours"], roof, "How far.")
+    (outline,) = paths(drawing, "quiet")
+    (x0, y0), (x1, y1), (x2, y2) = ((float(x), float(y)) for x, y in re.findall(r"[ML] ([\d.]+) ([\d.]+)", outline))
+    assert x0 < x1 < x2
+    assert y0 > y1 == y2
+    assert (x1 - x0) / (x2 - x0) == pytest.approx(math.log(100 / 5) / math.log(3000 / 5), abs=0.01)
+    assert {"operations per byte", "operations per second", "bfloat16: 100T", "2"} <= set(texts(drawing))
+    assert {"run0", "run1"} <= {*re.findall(r"var\(--(\w+)\)", drawing)}
+
+
+def test_every_type_has_its_roof() -> None:
+    roof = Roof(1e12, {"bfloat16": 1e14, "float32": 1e13})
+    drawing = draw_roofline([Work("ours", "1", 10.0, 1e12)], ["ours"], roof, "How far.")
+    assert len(paths(drawing, "quiet")) == 2

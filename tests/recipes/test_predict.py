@@ -86,6 +86,17 @@ def test_answers_keep_the_order_of_short_and_long_lines(
     assert all(close(answer, alone[line]) for answer, line in zip(found, lines, strict=True) if line)
 
 
+def test_answers_come_in_the_precision_that_is_asked_for(
+    flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.txt").write_text("\n".join(example["text"] for example in make_examples(8)))
+    given = ("--model", flow.classifier, "--input", tmp_path / "in.txt", "--device", "cpu")
+    plain, exact, rough = (answered(capsys, *given, "--precision", name) for name in ("auto", "fp32", "bf16"))
+    assert plain == exact != rough
+    for one, other in zip(exact, rough, strict=True):
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=0.03)
+
+
 @pytest.mark.parametrize("labelled", [True, False], ids=["labelled", "not labelled"])
 def test_the_questions_of_a_squad_file_are_answered(
     tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str], labelled: bool

@@ -105,6 +105,29 @@ def test_without_pairs_the_loss_is_that_of_the_tokens(model: Model, tokenizer: T
     assert found["order_accuracy"] == 0
 
 
+@pytest.mark.parametrize("sentences", ["order", "none"])
+def test_sizes_that_come_again_change_no_figure_and_no_gradient(
+    model: Model, tokenizer: Tokenizer, sentences: Sentences
+) -> None:
+    data, objective, sizes = data_of(tokenizer, sentences), PretrainingObjective(model.albert), set()
+    for step in range(4):
+        batch = data.batch(step)
+        wanted, slopes = figures(objective, [batch]), gradients(objective)
+        rounded = batch.rounded(LENGTH, tokenizer.pad_id)
+        more = len(rounded.input_ids) - len(batch.input_ids)
+        assert rounded.padding == batch.padding + more
+        assert rounded.lengths.sum() == len(rounded.input_ids)
+        assert rounded.lengths.max() <= LENGTH
+        sizes |= {len(tensor) % 8 for tensor in rounded.tensors().values()}
+        objective.zero_grad()
+        masked, paired = (torch.tensor(float(max(1, len(some)))) for some in (batch.labels, batch.first))
+        found = objective(rounded, 3, LENGTH, masked, paired)
+        found["loss"].backward()
+        torch.testing.assert_close({name: value.detach() for name, value in found.items()}, wanted)
+        torch.testing.assert_close(gradients(objective), slopes)
+    assert sizes == {0}
+
+
 def test_padding_at_the_end_changes_nothing(model: Model, data: PretrainingData) -> None:
     batch = next(batch for batch in map(data.batch, range(20)) if batch.padding)
     size = len(batch.input_ids) - batch.padding

@@ -130,3 +130,17 @@ def test_a_tiny_model_learns_made_up_examples_by_heart(model: Model) -> None:
     taught = learned(Regress.learn_from(lessons), lessons, model.tokenizer, model.config)
     assert scored(taught, lessons)["pearson"] > 0.97
     assert scored(taught, lessons)["rmse"] < 2
+
+
+def test_in_bfloat16_numbers_far_from_zero_keep_their_digits(model: Model) -> None:
+    task = Regress()
+    task._mean, task._deviation = 1990.0, 15.0
+    albert = with_head(model, task).albert
+    saved, head = task.to_save(albert.heads[task.head_name])
+    albert.heads[task.head_name] = head
+    answerer = Model(albert.eval(), model.tokenizer, saved)
+    exact = [answer.value for answer in answerer.predict(PROSE[:6])]
+    answerer.bf16 = True
+    rough = [answer.value for answer in answerer.predict(PROSE[:6])]
+    assert rough == pytest.approx(exact, abs=0.3)
+    assert len({round(value, 3) for value in rough}) > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -76,6 +77,16 @@ def test_batches_are_asked_for_by_step_from_the_start_given() -> None:
     assert asked == [4, 5, 6]
 
 
+@pytest.mark.parametrize("attenuate", [None, lambda norm: 1.0], ids=["plain", "attenuated"])
+def test_what_can_be_done_meanwhile_is_done_once_a_step_before_the_hooks(attenuate: Any) -> None:
+    model, heard = Slope(), list[object]()
+    train(
+        model, model.loss, lambda step: [1.0], sgd(model), lambda step: 0.1, steps=2, attenuate=attenuate,
+        meanwhile=heard.append, hooks=[lambda step: heard.append(("done", step.done, model.value.item() != 0))],
+    )  # fmt: skip
+    assert heard == [1, ("done", 1, True), 2, ("done", 2, True)]
+
+
 def test_random_draws_depend_on_seed_and_step_alone() -> None:
     def draws(seed: int, start: int) -> list[float]:
         model, drawn = Slope(), list[float]()
@@ -137,7 +148,7 @@ def test_a_run_that_never_recovers_stops_with_a_remedy_and_good_weights() -> Non
 
     with pytest.raises(ConfigError, match=r"step 8: loss nan, and 5 of the last 200 steps .* lower --learning-rate"):
         train(model, loss, lambda step: [step], sgd(model), lambda step: 0.1, steps=50)
-    assert model.value.item() == pytest.approx(-0.2)
+    assert model.value.item() == 0.0  # as before the first step, the last state that was held
 
 
 def test_micro_batches_add_up_to_their_step() -> None:

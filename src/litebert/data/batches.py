@@ -122,10 +122,18 @@ def _targets(examples: Sequence[Example], columns: int) -> Tensor | None:
     return torch.from_numpy(np.stack(arrays))
 
 
-def by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Indices in batches of similar length, longest first: little is padded, and memory runs out at once or never."""
+def by_length(lengths: Sequence[int], batch_size: int | None, tokens: int = 0) -> list[list[int]]:
+    """Indices in batches of similar length, longest first: little is padded, and memory runs out at once or never.
+
+    Without a `batch_size` there are as many in each as make so many tokens, or one.
+    """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    batches, start = [], 0
+    while start < len(order):
+        count = batch_size or max(1, tokens // max(1, lengths[order[start]]))
+        batches.append(order[start : start + count])
+        start += count
+    return batches
 
 
 def steps_per_epoch(num_examples: int, batch_size: int) -> int:

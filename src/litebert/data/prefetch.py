@@ -10,22 +10,27 @@ AnyBatch = TypeVar("AnyBatch")
 
 
 class Prefetch(Generic[AnyBatch]):
-    """Call it with a step; the next few are being made meanwhile. numpy lets threads run beside each other."""
+    """Call it with a step; `begin` has the next few made meanwhile. numpy lets threads run beside each other."""
 
     def __init__(self, make: Callable[[int], AnyBatch], workers: int, ahead: int = 4) -> None:
         self._make, self._ahead = make, ahead
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="batches") if workers else None
         self._coming: dict[int, Future[AnyBatch]] = {}
 
-    def __call__(self, step: int) -> AnyBatch:
+    def begin(self, step: int) -> None:
+        """Have this one and those after it made."""
         if self._pool is None:
-            return self._make(step)
+            return
         for wanted in range(step, step + self._ahead):
             if wanted not in self._coming:
                 self._coming[wanted] = self._pool.submit(self._make, wanted)
         for passed in [other for other in self._coming if other < step]:
             self._coming.pop(passed).cancel()
-        return self._coming.pop(step).result()
+
+    def __call__(self, step: int) -> AnyBatch:
+        if step not in self._coming:  # the first, or one to which a run has gone back
+            self.begin(step)
+        return self._make(step) if self._pool is None else self._coming.pop(step).result()
 
     def forget(self) -> None:
         """What was made ahead no longer fits: make it again."""

@@ -17,6 +17,7 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from litebert.data.hashing import below, hashed, key_of, permuted
@@ -48,6 +49,28 @@ class PretrainingBatch:
     padding: int
     """Tokens at the end that are no text: kernels like round numbers."""
 
+    def rounded(self, longest: int, pad_id: int) -> PretrainingBatch:
+        """With padding up to sizes that come again and again: for each new one a GPU's libraries make new plans.
+
+        Sequences of up to `longest` padding tokens, sequences without tokens, and places where nothing is asked.
+        """
+        tokens = _round(len(self.input_ids), 64) - len(self.input_ids)
+        full, rest = divmod(tokens, longest)
+        lengths = torch.cat([self.lengths, self.lengths.new_tensor([longest] * full + [rest] * (rest > 0))])
+        return PretrainingBatch(
+            input_ids=_padded(self.input_ids, tokens, pad_id),
+            token_type_ids=_padded(self.token_type_ids, tokens, 0),
+            lengths=_padded(lengths, _round(len(lengths), 4) - len(lengths), 0),
+            positions=_padded(self.positions, _round(len(self.positions), 16) - len(self.positions), 0),
+            labels=_padded(self.labels, _round(len(self.labels), 16) - len(self.labels), IGNORED),
+            first=_padded(self.first, _round(len(self.first), 4) - len(self.first), 0),
+            swapped=_padded(self.swapped, _round(len(self.swapped), 4) - len(self.swapped), IGNORED),
+            padding=self.padding + tokens,
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
     def to(self, device: torch.device | str) -> PretrainingBatch:
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
@@ -56,7 +79,7 @@ class PretrainingBatch:
         return self._each(Tensor.pin_memory)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> PretrainingBatch:
-        changed: dict[str, Any] = {k: change(v) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        changed: dict[str, Any] = {name: change(tensor) for name, tensor in self.tensors().items()}
         return replace(self, **changed)
 
 
@@ -241,3 +264,13 @@ class PretrainingData:
 def _tensor(numbers: np.ndarray, more: int = 0, value: int = 0) -> Tensor:
     """As a tensor, with `more` values at the end."""
     return torch.from_numpy(np.concatenate([numbers, np.full(more, value)]).astype(np.int64))
+
+
+def _padded(numbers: Tensor, more: int, value: int) -> Tensor:
+    return F.pad(numbers, (0, more), value=value)
+
+
+def _round(size: int, parts: int) -> int:
+    """Up, by less than one of so many parts."""
+    step = max(8, 1 << max(0, size.bit_length() - 1)) // parts
+    return -(-size // max(8, step)) * max(8, step)

@@ -32,7 +32,7 @@ COLOURS = {
 RUN_COLOURS = 6
 DASHES: tuple[tuple[Any, str], ...] = (("-", "solid"), ((0, (5, 2)), "dashed"), ((0, (1.5, 1.5)), "dotted"))
 """For a drawing and for a page: a seventh run has the first one's colour, dashed."""
-UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 POINTS = 400  # of a curve; a screen shows no more, and a page of a million steps would not open
 LABEL_GAP = 0.085  # between two labels, as a share of a panel's height
 LEFT, RIGHT, BOTTOM, TOP = 0.45, 0.7, 0.25, 0.1  # inches around a panel, the same for all, so that they line up
@@ -174,6 +174,58 @@ def draw_bars(groups: Mapping[str, Mapping[str, float]], names: Sequence[str], c
     axes.grid(visible=False)
     axes.set_xticks([])
     axes.spines["bottom"].set_visible(False)
+    return _as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
+
+
+@dataclass(frozen=True)
+class Roof:
+    """What a machine can do at most."""
+
+    bytes_per_second: float
+    operations_per_second: Mapping[str, float]
+    """By the type that it computes in."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What somebody did below a roof."""
+
+    who: str
+    mark: str
+    """Stands beside it."""
+    intensity: float
+    """Operations per byte."""
+    operations_per_second: float
+
+
+def draw_roofline(works: Sequence[Work], names: Sequence[str], roof: Roof, caption: str) -> str:
+    """Operations per byte to the right, operations per second upwards; above the roof there is nothing.
+
+    `names` have the colours of runs, in their order.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    figure, axes = _figure(5.6, 3.2)
+    quiet, ridges = COLOURS["quiet"][0], [high / roof.bytes_per_second for high in roof.operations_per_second.values()]
+    left, right = (end(*ridges, *(work.intensity for work in works)) for end in (min, max))
+    left, right = left / 2, right * 3
+    for (dtype, high), ridge in zip(roof.operations_per_second.items(), ridges, strict=True):
+        edge = ((left, left * roof.bytes_per_second), (ridge, high), (right, high))
+        axes.plot(*zip(*edge, strict=True), color=quiet, linewidth=1.2)
+        axes.text(right, high * 1.1, f"{dtype}: {compact(high)}", ha="right", va="bottom", fontsize=8, color=quiet)
+    for work in works:
+        colour = COLOURS[colour_of(names.index(work.who))][0]
+        axes.scatter(work.intensity, work.operations_per_second, s=26, color=colour, zorder=3)
+        where = (work.intensity * 1.06, work.operations_per_second)
+        axes.text(*where, work.mark, fontsize=7.5, color=colour, va="center")
+    low = min(work.operations_per_second for work in works) / 2
+    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(low, max(roof.operations_per_second.values()) * 2.5),
+             xlabel="operations per byte", ylabel="operations per second")  # fmt: skip
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if axis is axes.xaxis else (1,), numticks=12))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
+        axis.set_minor_formatter(NullFormatter())
+    axes.minorticks_off()
     return _as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
 
 

@@ -13,13 +13,16 @@ from litebert.measure.curves import (
     Line,
     Panel,
     Point,
+    Roof,
     Series,
+    Work,
     colour_of,
     dash_of,
     draw_bars,
     draw_confusion,
     draw_panel,
     draw_points,
+    draw_roofline,
 )
 
 _LIGHT, _DARK = (
@@ -109,6 +112,12 @@ class Report:
         names = list(dict.fromkeys(name for group in groups.values() for name in group))
         self.legend(names)
         self._drawing(draw_bars(groups, names, caption, unit), caption)
+
+    def roofline(self, works: Sequence[Work], roof: Roof, caption: str) -> None:
+        """Operations per byte and per second below what the machine allows."""
+        names = list(dict.fromkeys(work.who for work in works))
+        self.legend(names)
+        self._drawing(draw_roofline(works, names, roof, caption), caption)
 
     def write(self, path: Path) -> None:
         page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(self._title)}</title>'

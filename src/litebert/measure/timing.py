@@ -43,7 +43,6 @@ def interleaved(
     """Time all of them, one after the other in every round, each round in another order. `advance` hears of each."""
     calls, memory = {}, {}
     for name, call in contenders.items():
-        call()  # the first time compiles, fills caches, asks for memory
         memory[name] = _peak(call, device)
         calls[name] = min(MOST_CALLS, max(1, round(LEAST_SECONDS / max(1e-9, _seconds(call, 1, device)))))
         advance()
@@ -66,6 +65,15 @@ def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
     return 2 * size**3 / min(timing.seconds)
 
 
+def copy_rate(device: torch.device) -> float:
+    """Bytes read and written per second of one large copy, the best of several."""
+    size = 1 << (30 if device.type == "cuda" else 26)
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    timing = interleaved({"copy": lambda: target.copy_(source)}, device, rounds=5)["copy"]
+    return 2 * size / min(timing.seconds)
+
+
 def _seconds(call: Callable[[], object], times: int, device: torch.device) -> float:
     wait(device)
     began = time.perf_counter()
@@ -76,12 +84,16 @@ def _seconds(call: Callable[[], object], times: int, device: torch.device) -> fl
 
 
 def _peak(call: Callable[[], object], device: torch.device) -> int | None:
+    """Of the second call, with what the first has kept: that one also compiles and fills caches."""
     if device.type != "cuda":
+        call()
         call()
         return None
     wait(device)
-    torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
+    call()
+    wait(device)
+    torch.cuda.reset_peak_memory_stats(device)
     call()
     wait(device)
     return torch.cuda.max_memory_allocated(device) - before

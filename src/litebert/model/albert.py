@@ -7,6 +7,7 @@ H hidden, N heads, D = H / N channels per head.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, get_args
 
 import torch
@@ -18,6 +19,8 @@ from litebert.errors import ConfigError, DataError
 from litebert.model.adapters import DepthAdapters
 from litebert.model.attention import Backend, Dense, Layout, Packed, attend, choose_backend
 from litebert.model.config import ACTIVATIONS, AlbertConfig, Half
+from litebert.model.fused import TANH, Plan, Weights, has_kernels, run_passes
+from litebert.model.recorder import Recorder, is_small
 
 WeightAt = Callable[[str, Tensor, int, int], Tensor]
 """(name, weight, pass, passes) -> the weight as that pass of so many sees it. Names are those of the encoder's
@@ -83,10 +86,16 @@ class Encoder(nn.Module):
         self.config = config
         self.backend: Backend = "auto"
         """Which attention kernel to use; "auto" picks the fastest that computes the case."""
+        self.fused = True
+        """On a GPU, in half precision, run all passes as one function where that is possible (`fused.py`). It cannot be
+        differentiated twice."""
+        self.recorder = Recorder()
+        """Replays small questions to a GPU."""
         self.gradient_checkpointing = False
         """Recompute each pass in the backward instead of keeping its activations."""
         self.run_block = _run_block
-        """One block. `torch.compile` it and every pass of every depth uses the one compiled block."""
+        """One block, where passes are not one function. `torch.compile` it and every pass of every depth uses the one
+        compiled block."""
         self.weight_at: WeightAt | None = None
         """How a pass sees the weights of its layer, biases and LayerNorms included; None = as they are."""
 
@@ -132,9 +141,35 @@ class Encoder(nn.Module):
         """Padded batch in, (B, L, H) out; columns that `attention_mask` hides return 0.
 
         `inputs_embeds`, (B, L, E), stands in for the word embeddings. `depth` runs that many passes instead of all.
-        `rows`, (R,), says which of the B * L tokens are wanted: (R, H) out, and the last pass leaves out most of its
-        work on the others.
+        `rows`, (R,), says which of the B * L tokens are wanted, real ones: (R, H) out, and the last pass leaves out
+        most of its work on the others.
         """
+        given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids,
+                 "inputs_embeds": inputs_embeds, "rows": rows}  # fmt: skip
+        present = {name: tensor for name, tensor in given.items() if tensor is not None}
+        if self._is_recordable(input_ids, depth):
+            places = tuple(parameter.data_ptr() for parameter in self.parameters())  # from which a graph reads
+            setting = (depth, self.backend, self.fused, _compute_dtype(self.word_embeddings.weight))
+            return self.recorder(partial(self._padded, depth=depth), present, setting, places)
+        return self._padded(**present, depth=depth)
+
+    def _is_recordable(self, input_ids: Tensor | None, depth: int | None) -> bool:
+        """Is it a small question to a GPU, in which nothing is drawn or learned?"""
+        if input_ids is None or not input_ids.is_cuda or self.training or torch.is_grad_enabled():
+            return False
+        small = is_small(self.config, input_ids.numel(), self._checked_depth(depth))
+        plain = self.weight_at is None and not any(_has_hooks(part) for part in self.children())
+        return small and plain and _is_current(input_ids.device) and not torch.cuda.is_current_stream_capturing()
+
+    def _padded(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        rows: Tensor | None = None,
+        depth: int | None = None,
+    ) -> Tensor:
         if (input_ids is None) == (inputs_embeds is None):
             raise DataError("give the encoder exactly one of input_ids and inputs_embeds")
         words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds  # (B, L, E)
@@ -148,7 +183,9 @@ class Encoder(nn.Module):
                 f"got {tuple(words.shape[: 2 if inputs_embeds is None else None])}; the encoder takes {wanted}"
             )
         batch, length = words.shape[:2]
-        mask = None if attention_mask is None else attention_mask.bool()
+        mask = None if attention_mask is None else attention_mask.bool().contiguous()
+        if mask is not None and self._is_worth_packing(words, depth):
+            return self._without_padding(words, mask, token_type_ids, depth, rows)
         columns = torch.arange(length, device=words.device)
         hidden = self._embed(words, columns, token_type_ids, length).flatten(0, 1)  # (T, H)
         hidden = self._run(hidden, Dense(batch, length, mask), depth, rows)
@@ -156,6 +193,26 @@ class Encoder(nn.Module):
             return hidden
         hidden = hidden.unflatten(0, (batch, length))
         return hidden if mask is None else hidden.where(mask[..., None], 0.0)
+
+    def _is_worth_packing(self, words: Tensor, depth: int | None) -> bool:
+        """On a GPU it costs a moment of waiting to learn where padding is, which much work makes up for."""
+        small = is_small(self.config, words.shape[0] * words.shape[1], self._checked_depth(depth))
+        return not small and self._can_fuse(words) and not torch.cuda.is_current_stream_capturing()
+
+    def _without_padding(
+        self, words: Tensor, mask: Tensor, segments: Tensor | None, depth: int | None, rows: Tensor | None
+    ) -> Tensor:
+        """What `_padded` gives, from real tokens alone."""
+        length, flat = mask.shape[1], mask.flatten()
+        real = flat.nonzero()[:, 0]  # (T,)
+        segments = None if segments is None else segments.flatten()[real]
+        hidden = self._embed(words.flatten(0, 1)[real], real % length, segments, length)
+        if rows is not None:
+            rows = (flat.cumsum(0) - 1).clamp(min=0)[rows]
+        hidden = self._run(hidden, Packed.of(mask.sum(1), length, len(real)), depth, rows)
+        if rows is not None:
+            return hidden
+        return hidden.new_zeros(len(flat), hidden.shape[1]).index_copy(0, real, hidden).unflatten(0, mask.shape)
 
     def packed(
         self,
@@ -217,6 +274,10 @@ class Encoder(nn.Module):
         if backend == "auto":  # decided out here, once for all passes, where no compiler has to follow
             dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
             backend = choose_backend(_compute_dtype(hidden), hidden.is_cuda, layout, bias, dropout)
+        if self._can_fuse(hidden):
+            weights = Weights.of(self.attention[0], self.ffn[0])
+            plan = Plan.of(self.config, passes, layout, backend, self.backend == "auto", hidden.device)
+            return run_passes(hidden.to(_compute_dtype(hidden)), weights, plan, rows)
         for layer in range(passes):
             wanted = rows if layer == passes - 1 else None
             if self.gradient_checkpointing and torch.is_grad_enabled():
@@ -226,6 +287,17 @@ class Encoder(nn.Module):
             else:
                 hidden = self._pass(hidden, layer, passes, layout, bias, backend, wanted)
         return hidden
+
+    def _can_fuse(self, hidden: Tensor) -> bool:
+        config = self.config
+        one_block = config.sharing == "all" and config.num_hidden_groups == config.inner_group_num == 1
+        dropout = self.training and (config.hidden_dropout_prob or config.attention_probs_dropout_prob)
+        added = (self.weight_at, self.adapters, self.relative_bias, self.depth_embeddings)
+        fits = one_block and not dropout and config.hidden_act in TANH and all(part is None for part in added)
+        fits = fits and not self.gradient_checkpointing and self.backend != "eager"
+        half = _compute_dtype(hidden) in (torch.bfloat16, torch.float16)
+        able = has_kernels(hidden.device) and _is_current(hidden.device)
+        return self.fused and fits and half and able and all(map(_is_plain, (*self.attention, *self.ffn)))
 
     def _pass(
         self,
@@ -332,3 +404,19 @@ def initialize(module: nn.Module, std: float) -> None:
             nn.init.zeros_(part.bias)
         if isinstance(part, nn.LayerNorm):
             part.reset_parameters()
+
+
+def _is_current(device: torch.device) -> bool:
+    """Is it where kernels of our own are launched? Those of torch find their way to any."""
+    return not torch.cuda.is_available() or device.index in (None, torch.cuda.current_device())
+
+
+def _has_hooks(part: nn.Module) -> bool:
+    """Does somebody want to be told when it, or what is in it, is called?"""
+    return any(one._forward_hooks or one._forward_pre_hooks or one._backward_hooks for one in part.modules())
+
+
+def _is_plain(block: nn.Module) -> bool:
+    """Is a block what it was made as? Whoever puts something else into it wants it to be called."""
+    known = (nn.Linear, nn.LayerNorm, nn.Dropout)
+    return not _has_hooks(block) and all(type(part) in known for part in block.children())

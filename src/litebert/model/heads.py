@@ -29,7 +29,19 @@ class MaskedTokenHead(nn.Module):
 
     def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
         """(M, H) and the (V, E) embedding table in, (M, V) out. Give it masked positions only: V is the large size."""
-        return nn.functional.linear(self.norm(self.activation(self.dense(hidden))), table, self.bias)
+        return nn.functional.linear(self.states(hidden), table, self.bias)
+
+    def states(self, hidden: Tensor) -> Tensor:  # (M, H) -> (M, E)
+        """What is compared with the table."""
+        normed: Tensor = self.norm(self.activation(self.dense(hidden)))
+        return normed
+
+
+def exact(linear: nn.Linear, x: Tensor) -> Tensor:
+    """A last matrix product, in float32 whatever came before: bfloat16 has three digits, too few for an answer."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    with torch.autocast(x.device.type, enabled=False):
+        return nn.functional.linear(x.to(dtype), linear.weight.to(dtype), linear.bias.to(dtype))
 
 
 class PooledHead(nn.Module):
@@ -42,7 +54,7 @@ class PooledHead(nn.Module):
         initialize(self, config.initializer_range)
 
     def forward(self, pooled: Tensor) -> Tensor:  # (B, H) -> (B, C)
-        return self.linear(self.dropout(pooled))
+        return exact(self.linear, self.dropout(pooled))
 
 
 HeadKind = Literal["linear", "mlp", "cnn", "lstm"]
@@ -70,7 +82,7 @@ class TextHead(_TaskHead):
             found = self.body(self.dropout(found), real)
         if real is not None:
             found = found.masked_fill(~real[..., None], float("-inf")).amax(1)  # (S, H)
-        return self.linear(self.dropout(found))
+        return exact(self.linear, self.dropout(found))
 
 
 class TokenHead(_TaskHead):
@@ -78,7 +90,7 @@ class TokenHead(_TaskHead):
 
     def forward(self, hidden: Tensor, real: Tensor) -> Tensor:  # (S, L, H), (S, L) -> (S, L, C)
         hidden = self.dropout(hidden)
-        return self.linear(hidden if self.body is None else self.dropout(self.body(hidden, real)))
+        return exact(self.linear, hidden if self.body is None else self.dropout(self.body(hidden, real)))
 
 
 class _Mlp(nn.Module):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from litebert.model.albert import initialize
 from litebert.model.config import AlbertConfig
+from litebert.model.heads import exact
 
 BEAM = 5  # starts, and ends of each, that are followed up
 MASKED = -1e4
@@ -53,7 +54,7 @@ class JointSpanHead(nn.Module):
         return start, end, self.impossible_scores(hidden, start)
 
     def start_scores(self, hidden: Tensor, allowed: Tensor) -> Tensor:  # (S, L)
-        return self.start(hidden)[..., 0].float().masked_fill(~allowed, MASKED)
+        return exact(self.start, hidden)[..., 0].masked_fill(~allowed, MASKED)
 
     def end_scores(self, hidden: Tensor, allowed: Tensor, starts: Tensor) -> Tensor:  # (S, K) -> (S, K, L)
         at_start = hidden.gather(1, starts[..., None].expand(-1, -1, hidden.shape[-1]))  # (S, K, H)
@@ -61,11 +62,12 @@ class JointSpanHead(nn.Module):
         for_token, for_start = self.end_dense.weight.chunk(2, dim=1)
         mixed = nn.functional.linear(hidden, for_token, self.end_dense.bias)[:, None]  # (S, 1, L, H)
         mixed = mixed + nn.functional.linear(at_start, for_start)[:, :, None]  # (S, K, L, H)
-        return self.end(self.end_norm(mixed.tanh()))[..., 0].float().masked_fill(~allowed[:, None], MASKED)
+        return exact(self.end, self.end_norm(mixed.tanh()))[..., 0].masked_fill(~allowed[:, None], MASKED)
 
     def impossible_scores(self, hidden: Tensor, start: Tensor) -> Tensor:  # (S,)
         expected = torch.einsum("sl,slh->sh", start.softmax(-1).to(hidden.dtype), hidden)
-        return self.impossible(self.impossible_dense(torch.cat([expected, hidden[:, 0]], -1)).tanh())[..., 0].float()
+        mixed = self.impossible_dense(torch.cat([expected, hidden[:, 0]], -1)).tanh()
+        return exact(self.impossible, mixed)[..., 0]
 
     def beam(
         self, hidden: Tensor, allowed: Tensor, context: Tensor, longest: int, size: int = BEAM

@@ -40,6 +40,8 @@ class Measured:
     """Real ones."""
     operations: float
     """Floating-point operations, by the model's formula."""
+    traffic: float
+    """Bytes to and from memory, by the same."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,11 @@ class Arena:
             return self.device.type == "cuda" or (training and has_bfloat16(self.device))
         return self.config.precision == "bf16"
 
-    def peers(self, albert: Albert, kind: str) -> dict[str, tuple[Any, Any]]:
-        """By name, transformers' model with the same weights, and how it is called."""
-        found = {PEER: (first := peer_of(albert, kind).to(self.device), first)}
+    def peers(self, albert: Albert, kind: str, dtype: torch.dtype = torch.float32) -> dict[str, tuple[Any, Any]]:
+        """By name, transformers' model with the same weights, in this type, and how it is called."""
+        found = {PEER: (first := peer_of(albert, kind).to(self.device, dtype), first)}
         if self.device.type == "cuda" if self.config.compiled is None else self.config.compiled:
-            second = peer_of(albert, kind).to(self.device)
+            second = peer_of(albert, kind).to(self.device, dtype)
             found[f"{PEER}, compiled"] = (second, torch.compile(second))
         return found
 
@@ -129,6 +131,15 @@ def forward_operations(shape: AlbertConfig, lengths: Sequence[int]) -> float:
     per_token = 8 * hidden * hidden + 4 * hidden * wide
     blocks = shape.num_hidden_layers * shape.inner_group_num
     return float(blocks * sum(length * (per_token + 4 * length * hidden) for length in lengths))
+
+
+def forward_traffic(shape: AlbertConfig, tokens: int, bytes_each: int) -> float:
+    """Bytes that the same move where the steps of a layer take turns: its weights once per pass, and what goes into
+    and comes out of a matrix product, attention, an activation or a norm."""
+    hidden, wide = shape.hidden_size, shape.intermediate_size
+    weights = 4 * hidden * hidden + 2 * hidden * wide
+    blocks = shape.num_hidden_layers * shape.inner_group_num
+    return float(bytes_each * blocks * (weights + tokens * (17 * hidden + 4 * wide)))
 
 
 def peer_of(albert: Albert, kind: str) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from litebert.model import Albert
-from litebert.recipes._bench_cases import Arena, Case, Measured, dtype_of, forward_operations
+from litebert.recipes._bench_cases import Arena, Case, Measured, dtype_of, forward_operations, forward_traffic
 from litebert.recipes.bench import OURS
 
 AT_ONCE = {"cuda": 256, "cpu": 8}
@@ -21,12 +21,12 @@ def cases(arena: Arena) -> Iterator[Case]:
     config, rows = arena.config, arena.config.batch_size or AT_ONCE[arena.device.type]
     albert = Albert(arena.shape)
     if arena.model is not None:
-        albert.encoder = arena.model.encoder
-    albert.to(arena.device).eval()
+        albert.encoder.load_state_dict(arena.model.encoder.state_dict())
+    dtype = dtype_of(arena.bf16(training=False))
     encoders: dict[str, Callable[[Tensor, Tensor | None], Any]] = {
-        who: partial(_asked, call.eval()) for who, (_, call) in arena.peers(albert, "AlbertModel").items()
+        who: partial(_asked, call.eval()) for who, (_, call) in arena.peers(albert, "AlbertModel", dtype).items()
     }
-    encoders[OURS] = albert.encoder
+    encoders[OURS] = albert.to(arena.device, dtype).eval().encoder
     for length in config.length:
         yield _case(arena, encoders, f"{rows} texts of {length}", [[length] * rows])
     groups = arena.groups(rows)
@@ -42,21 +42,21 @@ def _case(
     name: str,
     groups: Sequence[Sequence[int]],
 ) -> Case:
-    given, bf16 = [arena.texts(group) for group in groups], arena.bf16(training=False)
+    given, dtype = [arena.texts(group) for group in groups], dtype_of(arena.bf16(training=False))
 
     @torch.inference_mode()
     def read(encode: Callable[[Tensor, Tensor | None], Any]) -> None:
-        with torch.autocast(arena.device.type, torch.bfloat16, enabled=bf16):
-            for ids, real in given:
-                encode(ids, real)
+        for ids, real in given:
+            encode(ids, real)
 
     def measure() -> dict[str, Measured]:
         lengths = [length for group in groups for length in group]
         timings = arena.timed(name, {who: partial(read, encode) for who, encode in encoders.items()})
         operations = forward_operations(arena.shape, lengths)
-        return {who: Measured(timing, sum(lengths), operations) for who, timing in timings.items()}
+        traffic = sum(forward_traffic(arena.shape, sum(group), dtype.itemsize) for group in groups)
+        return {who: Measured(timing, sum(lengths), operations, traffic) for who, timing in timings.items()}
 
-    return Case(name, dtype_of(bf16), measure)
+    return Case(name, dtype, measure)
 
 
 def _asked(model: Any, ids: Tensor, real: Tensor | None) -> Any:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from litebert.files import write_json
+from litebert.measure.curves import Roof, Work
 from litebert.measure.report import Report
 from litebert.recipes.bench import Row
 
@@ -14,7 +15,7 @@ def write_page(out: Path, summary: dict[str, Any], rows: list[Row]) -> None:
     """report.html and, last, bench.json."""
     rates = summary["matmul_operations_per_second"]
     told = ", ".join(f"{rate / 1e12:.3g} TFLOP/s in {dtype}" for dtype, rate in rates.items())
-    machine = f"{summary['machine']}, {summary['threads']} threads, torch {summary['torch']}"
+    machine = f"{summary['machine']}, {summary['threads']} threads, torch {summary['torch']}, {summary['model']}"
     report = Report("Side by side", f"{machine}; a large matrix product reaches {told}.")
     many = [row for row in rows if not row.case.startswith("one ")]
     single = [row for row in rows if row.case.startswith("one ")]
@@ -24,12 +25,22 @@ def write_page(out: Path, summary: dict[str, Any], rows: list[Row]) -> None:
     if single:
         report.heading("One text at a time")
         report.bars(_grouped(single, "milliseconds"), "Milliseconds; the shorter the better.", "milliseconds")
+    report.heading("How far from what the machine allows")
+    numbers = {case: str(number) for number, case in enumerate(dict.fromkeys(row.case for row in rows), start=1)}
+    copied = summary["copy_bytes_per_second"]
+    report.roofline(
+        [Work(row.who, numbers[row.case], row.intensity, row.operations_per_second) for row in rows],
+        Roof(copied, rates),
+        "No call can be above the lines: the flat ones are a large matrix product, the slanted one is memory, "
+        f"{copied / 1e9:,.0f} GB/s in a large copy. Bytes are those of a model that reads its weights once a pass and "
+        "writes down every step; caches can beat that. The numbers are those of the cases below.",
+    )
     report.heading("All figures")
     memory = any(row.memory is not None for row in rows)
     report.table(
-        ["case", "who", "ms", "±", "tokens/s", "of matmul", *(["memory, GB"] if memory else [])],
+        ["", "case", "who", "ms", "±", "tokens/s", "of matmul", *(["memory, GB"] if memory else [])],
         [
-            [row.case, row.who, row.milliseconds, f"{row.spread:.0%}", round(row.tokens_per_second),
+            [numbers[row.case], row.case, row.who, row.milliseconds, f"{row.spread:.0%}", round(row.tokens_per_second),
              f"{row.of_matmul:.0%}", *([] if row.memory is None else [row.memory / 1e9])]
             for row in rows
         ],

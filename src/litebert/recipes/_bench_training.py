@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -18,12 +19,14 @@ from litebert.data.batches import Batch
 from litebert.data.shards import Shards
 from litebert.measure.timing import Timing, wait
 from litebert.model import Albert, preset, pretraining_heads
-from litebert.recipes._bench_cases import Arena, Case, Measured, dtype_of, forward_operations
+from litebert.recipes._bench_cases import Arena, Case, Measured, dtype_of, forward_operations, forward_traffic
+from litebert.recipes._finetuning import COLUMN_MULTIPLE, Piece
 from litebert.recipes._pretraining import pretrain
 from litebert.recipes.bench import OURS
 from litebert.recipes.pretrain import Config as Pretraining
 from litebert.tasks import Classify
 from litebert.tasks.objective import objective
+from litebert.train.graphs import Graphs
 from litebert.train.loop import Step
 from litebert.train.optimizers import adamw
 from litebert.train.runtime import ALONE
@@ -37,7 +40,7 @@ RATE = 1e-5
 
 
 def finetuning(arena: Arena) -> Case:
-    """Steps of a classifier, on batches of similar lengths."""
+    """Steps of a classifier, on batches of similar lengths; on a GPU ours are recorded, as `litebert finetune` does."""
     groups, bf16, task = arena.groups(arena.config.batch_size or 32), arena.bf16(training=True), Classify(["no", "yes"])
     albert = Albert(arena.shape, {task.head_name: task.head(arena.shape)})
     if arena.model is not None:
@@ -59,8 +62,13 @@ def finetuning(arena: Arena) -> Case:
             )  # fmt: skip
             return found.loss
 
-        def ours(batch: Batch) -> Tensor:
-            return objective(task, albert, batch)["loss"]
+        def ours(piece: Piece) -> Mapping[str, Tensor]:
+            with torch.autocast(arena.device.type, torch.bfloat16, enabled=bf16):
+                return objective(task, albert, piece.batch)
+
+        def recorded(batch: Batch) -> Tensor:
+            piece = Piece(0, batch, 1.0, fits_graph=graphs is not None)
+            return (ours(piece) if graphs is None else graphs(ours, piece))["loss"]
 
         contenders: dict[str, Callable[[], None]] = {}
         for who, (model, call) in arena.peers(albert, "AlbertForSequenceClassification").items():
@@ -70,10 +78,14 @@ def finetuning(arena: Arena) -> Case:
         optimizer = adamw(albert, weight_decay=0.01)
         for group in optimizer.param_groups:
             group["lr"] = RATE
-        contenders[OURS] = partial(_learn, albert, optimizer, ours, batches, bf16)
+        graphs = Graphs(list(albert.parameters())) if arena.device.type == "cuda" else None
+        own = batches if graphs is None else [_rounded(batch) for batch in batches]
+        contenders[OURS] = partial(_learn, albert, optimizer, recorded, own, bf16)
         operations = 3 * forward_operations(arena.shape, lengths)
+        bytes_each = dtype_of(bf16).itemsize
+        traffic = 3 * sum(forward_traffic(arena.shape, sum(group), bytes_each) for group in groups)
         timings = arena.timed(name, contenders)
-        return {who: Measured(timing, sum(lengths), operations) for who, timing in timings.items()}
+        return {who: Measured(timing, sum(lengths), operations, traffic) for who, timing in timings.items()}
 
     return Case(name, dtype_of(bf16), measure)
 
@@ -90,9 +102,19 @@ def _learn(
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(batch.input_ids.device.type, torch.bfloat16, enabled=bf16):
             found = loss(batch)
-        found.backward()
+        if found.requires_grad:  # else the gradients are there already
+            found.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+
+
+def _rounded(batch: Batch) -> Batch:
+    """With the padding that graphs ask for."""
+    more = -batch.input_ids.shape[1] % COLUMN_MULTIPLE
+    return replace(
+        batch, input_ids=F.pad(batch.input_ids, (0, more)), attention_mask=F.pad(batch.real, (0, more)),
+        token_type_ids=F.pad(batch.token_type_ids, (0, more)),
+    )  # fmt: skip
 
 
 # --- pre-training -----------------------------------------------------------------------------------------------------
@@ -137,7 +159,14 @@ def _pretraining(arena: Arena, length: int) -> Case:
         head = 2 * shape.embedding_size * (shape.hidden_size + shape.vocab_size)
         per_token = 3 * (forward_operations(shape, [length]) / length + settings.mask_rate * head)
         tokens = {who: float(rows * length) for who in peers} | {OURS: turns.tokens}
-        return {who: Measured(timing, tokens[who], tokens[who] * per_token) for who, timing in turns.found().items()}
+        bytes_each = dtype_of(bf16).itemsize
+        return {
+            who: Measured(
+                timing, tokens[who], tokens[who] * per_token,
+                3 * forward_traffic(shape, round(tokens[who]), bytes_each),
+            )
+            for who, timing in turns.found().items()
+        }  # fmt: skip
 
     return Case(name, dtype_of(bf16), measure)
 

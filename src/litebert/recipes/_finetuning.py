@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,8 +16,9 @@ from litebert.data.batches import Batch, Example, collate
 from litebert.errors import ConfigError, require_extra
 from litebert.files import write_json
 from litebert.model import Albert
+from litebert.model.recorder import is_small
 from litebert.predict import Model
-from litebert.recipes._finetuning_plan import Plan
+from litebert.recipes._finetuning_plan import Plan, validates_in_bf16
 from litebert.tasks.objective import objective
 from litebert.train.checkpointing import Checkpoints
 from litebert.train.graphs import Graphs
@@ -27,7 +27,7 @@ from litebert.train.log import RunLog
 from litebert.train.loop import Step, train
 from litebert.train.mixout import Mixout
 from litebert.train.optimizers import adamw, warmup_linear
-from litebert.train.strategies import attenuate, project, tune, unfreeze, weight_at
+from litebert.train.strategies import attenuation, project, tune, unfreeze, weight_at
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 LOWER = 1 / 3  # of the rate, when a run that collapsed begins again
 COLUMN_MULTIPLE = 8  # to which lengths are rounded up for graphs, so that few are needed
-MAX_GRAPHED_WORK = 8192 * 12 * 768**2  # tokens × layers × hidden²: more keeps a GPU busy without graphs
-VALIDATION_TOKENS = 1 << 14  # at once, on a GPU
 
 
 @dataclass(frozen=True)
@@ -184,7 +182,7 @@ class Attempt:
                         hooks=[self._notice, self.log, self._validate, self._save],
                         on_trouble=self.log.say,
                         on_full_memory=self._halve,
-                        attenuate=lambda norm: attenuate(self.strategies, self.albert.parameters(), norm),
+                        attenuate=attenuation(self.strategies, self.albert.parameters()),
                     )
                 except EnoughError:
                     return True
@@ -231,7 +229,7 @@ class Attempt:
         longest = max(example.length for example in examples)
         columns = min(-(-longest // COLUMN_MULTIPLE) * COLUMN_MULTIPLE, self.plan.length)
         tokens = columns * sum(len(example.sequences) for example in examples)
-        small = tokens * config.num_hidden_layers * config.hidden_size**2 <= MAX_GRAPHED_WORK
+        small = is_small(config, tokens, config.num_hidden_layers)
         return columns if self.graphs is not None and small else None
 
     def _halve(self) -> bool:
@@ -300,10 +298,9 @@ class Attempt:
     def measure(self) -> dict[str, float]:
         """The scores on the held-out examples."""
         plan = self.plan
-        ask = self.model.score_examples  # in float32, as its users will
-        if plan.device.type == "cuda":  # with few at once it would wait for the host
-            ask = partial(ask, batch_size=max(1, VALIDATION_TOKENS // plan.length // self.pieces))
-        found = ask(plan.task, plan.questions)
+        self.model.bf16 = validates_in_bf16(self.config, plan.device)
+        few = max(1, self.config.batch_size // self.pieces) if self.pieces > 1 else None  # memory has run out before
+        found = self.model.score_examples(plan.task, plan.questions, few)
         plan.task.tune(plan.held_out, plan.questions, found)
         answers = [plan.task.answer(*three) for three in zip(plan.held_out, plan.questions, found, strict=True)]
         metrics = plan.task.metrics(plan.held_out, answers)

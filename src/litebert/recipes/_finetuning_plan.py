@@ -23,7 +23,7 @@ from litebert.recipes._shared import write_run
 from litebert.recipes.finetune import OF_TASK
 from litebert.tasks import TASKS, TrainableTask
 from litebert.train.optimizers import warmup_linear
-from litebert.train.runtime import has_bfloat16, pick_device
+from litebert.train.runtime import answers_in_bf16, has_bfloat16, pick_device
 from litebert.train.saving import SaveEvery
 from litebert.train.strategies import fitted
 
@@ -106,7 +106,7 @@ class Plan:
         on the held-out ones where there is no test."""
         if not self.tested:
             return {}, self.task.baseline(self.held_out)
-        return measured(self.config.out, self.tested, self.device)
+        return measured(self.config, self.tested, self.device)
 
     def _checked_shape(self) -> AlbertConfig:
         """The shape of the model that is to learn."""
@@ -201,9 +201,10 @@ def _has_gaps(example: Example) -> bool:
     return any(later[0] > former[1] for former, later in pairwise(stretches))
 
 
-def measured(folder: Path, records: Sequence[Any], device: torch.device) -> tuple[dict[str, float], dict[str, float]]:
-    """What the model in a folder gets on these records, and what an answer without reading gets."""
-    model = load(folder).to(device)
+def measured(config: Config, records: Sequence[Any], device: torch.device) -> tuple[dict[str, float], dict[str, float]]:
+    """What the model that was made gets on these records, and what an answer without reading gets."""
+    model = load(config.out).to(device)
+    model.bf16 = validates_in_bf16(config, device)
     task: Any = model.task
     return task.metrics(records, model.answer_records(records)), task.baseline(records)
 
@@ -217,6 +218,11 @@ def decisive_of(config: Config) -> dict[str, str]:
         | contents
         | {"precision": precision_of(config)}
     )
+
+
+def validates_in_bf16(config: Config, device: torch.device) -> bool:
+    """As those who use the model will ask it, and in float32 where that is asked for."""
+    return answers_in_bf16("fp32" if config.precision == "fp32" else "auto", device)
 
 
 def precision_of(config: Config) -> str:

@@ -4,17 +4,20 @@ settings."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
 from torch import Tensor
 
+from litebert.data.batches import IGNORED
 from litebert.data.prefetch import Prefetch
 from litebert.data.pretraining import PretrainingBatch
 from litebert.errors import CheckpointError, ConfigError
+from litebert.model.recorder import is_small
 from litebert.predict import Model
 from litebert.recipes._pretraining_parts import DEPTH_RAMP, Parts
 from litebert.recipes._shared import write_run
@@ -22,19 +25,37 @@ from litebert.tasks import Mask
 from litebert.tasks.pretraining import flops_per_token, stack_layers
 from litebert.train.checkpointing import Checkpoints
 from litebert.train.distributed import WholeModel, WholeOptimizer
+from litebert.train.graphs import Graphs
 from litebert.train.guard import Guard, Plateau
 from litebert.train.log import RunLog
 from litebert.train.loop import Hook, Step, train
 from litebert.train.runtime import Ranks, peak_flops, stop_on_signal
 from litebert.train.saving import SaveEvery
-from litebert.train.strategies import attenuate, unfreeze, weight_at
+from litebert.train.strategies import attenuation, unfreeze, weight_at
 from litebert.train.weights import MasterWeights
 
 if TYPE_CHECKING:
     from litebert.recipes.pretrain import Config
 
-Piece = tuple[PretrainingBatch, int, int, Tensor, Tensor]
-"""A micro-batch, its passes, its longest sequence, its counts and those of the whole step."""
+
+@dataclass(frozen=True)
+class Piece:
+    """A micro-batch."""
+
+    batch: PretrainingBatch
+    depth: int
+    """Passes."""
+    longest: int
+    counts: Tensor
+    """Its hidden tokens, pairs, tokens and padding."""
+    totals: Tensor
+    """The same of the whole step."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {**self.batch.tensors(), "counts": self.counts, "totals": self.totals}
+
+    def setting(self) -> Hashable:
+        return self.depth, self.longest
 
 
 def pretrain(config: Config, console: Console, ranks: Ranks, device: torch.device, hooks: Sequence[Hook] = ()) -> bool:
@@ -79,6 +100,9 @@ class Run:
         self.pieces = self.parts.pieces
         """Micro-batches per step and rank; more when memory runs out."""
         self.prefetch = Prefetch(self._make_batches, config.workers)
+        parameters = [parameter for parameter in self.parts.albert.parameters() if parameter.requires_grad]
+        graphs = device.type == "cuda" and ranks.world == 1 and self.parts.albert.encoder.weight_at is None
+        self.graphs = Graphs(parameters) if graphs else None
         self.log: RunLog | None = None
         self.depth = 0
         """Passes of the step under way."""
@@ -115,7 +139,7 @@ class Run:
         parts = self.parts
         return train(
             parts.albert,
-            lambda piece: self._measure(*piece),
+            self._recorded_measure,
             self._batches,
             parts.optimizer,
             parts.rate,
@@ -127,7 +151,9 @@ class Run:
             guard=self.guard,
             on_trouble=self._say,
             on_full_memory=self._halve,
-            attenuate=lambda norm: attenuate(parts.strategies, parts.albert.parameters(), norm),
+            attenuate=attenuation(parts.strategies, parts.albert.parameters()),
+            # threads that make batches while the host has work for a GPU would keep both waiting
+            meanwhile=self.prefetch.begin,
             ranks=self.ranks,
         )
 
@@ -151,8 +177,10 @@ class Run:
         pieces = self._pieces_at(step)
         mine = range(self.ranks.rank * pieces, (self.ranks.rank + 1) * pieces)
         batches = [self.parts.data.batch(step, share, self.ranks.world * pieces) for share in mine]
-        made = [(batch, torch.tensor(_counts(batch))) for batch in batches]
-        return [(batch.pinned(), counts.pin_memory()) for batch, counts in made] if self.device.type == "cuda" else made
+        if self.device.type == "cuda":
+            longest, pad_id = self.parts.data.stage(step).length, self.parts.shards.tokenizer.pad_id
+            batches = [batch.rounded(longest, pad_id).pinned() for batch in batches]
+        return [(batch, torch.tensor(_counts(batch))) for batch in batches]
 
     def _pieces_at(self, step: int) -> int:
         """Micro-batches per rank: none of them empty, also where a ramp makes the batch small."""
@@ -168,17 +196,20 @@ class Run:
         counts = [counted.to(self.device, non_blocking=True) for _, counted in made]
         totals = self.ranks.total(torch.stack(counts).sum(dim=0)).clamp(min=1)
         return [
-            (batch.to(self.device), self.depth, length, own, totals)
+            Piece(batch.to(self.device), self.depth, length, own, totals)
             for (batch, _), own in zip(made, counts, strict=True)
         ]
 
-    def _measure(
-        self, batch: PretrainingBatch, depth: int, longest: int, counts: Tensor, totals: Tensor
-    ) -> dict[str, Tensor]:
-        """Figures that add up over micro-batches and ranks. `counts` are this batch's, `totals` the whole step's."""
+    def _recorded_measure(self, piece: Piece) -> Mapping[str, Tensor]:
+        small = is_small(self.parts.shape, len(piece.batch.input_ids), piece.depth)
+        return self._measure(piece) if self.graphs is None or not small else self.graphs(self._measure, piece)
+
+    def _measure(self, piece: Piece) -> dict[str, Tensor]:
+        """Figures that add up over micro-batches and ranks."""
+        masked, paired = piece.totals[:2]
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.parts.precision == "bf16"):
-            measured: dict[str, Tensor] = self.parts.call(batch, depth, longest, totals[0], totals[1])
-        return measured | dict(zip(("masked", "paired", "tokens", "padding"), counts, strict=True))
+            measured: dict[str, Tensor] = self.parts.call(piece.batch, piece.depth, piece.longest, masked, paired)
+        return measured | dict(zip(("masked", "paired", "tokens", "padding"), piece.counts, strict=True))
 
     def _halve(self) -> bool:
         """Out of memory: take half as many sequences at once, and the same number in all."""
@@ -187,6 +218,7 @@ class Run:
             return False
         self.pieces *= 2
         self.prefetch.forget()
+        self.graphs = None
         torch.cuda.empty_cache()
         self._say(
             f"out of memory with {rows} sequences at once: going on with {rows // 2}, as many per step as before "
@@ -225,6 +257,7 @@ class Run:
             before, after = self.parts.depth_at(step.done - 1), self.parts.depth_at(step.done)
             if after != before:
                 stack_layers(self.parts.albert, self.parts.optimizer, before, after)
+                self.graphs = self.graphs and self.graphs.anew()  # those of fewer passes are never asked for again
                 self.guard.expect_jump()
                 self.plateau.start_anew()
                 if self.parts.average is not None:
@@ -254,7 +287,7 @@ class Run:
             for number in range(parts.validation_batches):
                 batch = parts.held_out.batch(number, self.ranks.rank, self.ranks.world)
                 counts = torch.tensor(_counts(batch), device=self.device)
-                sums = self._measure(batch.to(self.device), depth, self.config.length, counts, ones)
+                sums = self._measure(Piece(batch.to(self.device), depth, self.config.length, counts, ones))
                 total = {name: total.get(name, 0.0) + value for name, value in sums.items()}
         parts.objective.train()
         figures = self.ranks.total(torch.stack([value.float() for value in total.values()])).tolist()
@@ -318,5 +351,6 @@ class Run:
 
 def _counts(batch: PretrainingBatch) -> list[float]:
     """Hidden tokens, pairs of segments, tokens, padding."""
+    masked, paired = (int((asked != IGNORED).sum()) for asked in (batch.labels, batch.swapped))
     tokens = len(batch.input_ids) - batch.padding
-    return [float(count) for count in (len(batch.labels), len(batch.first), tokens, batch.padding)]
+    return [float(count) for count in (masked, paired, tokens, batch.padding)]

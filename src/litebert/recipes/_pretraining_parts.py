@@ -18,6 +18,7 @@ from litebert.data.pretraining import PretrainingData, Stage
 from litebert.data.shards import Shards
 from litebert.errors import ConfigError
 from litebert.model import Albert, AlbertConfig, preset, pretraining_heads
+from litebert.model.fused import has_kernels
 from litebert.predict import load
 from litebert.tasks.pretraining import PretrainingObjective, grow_vocabulary, unigram_entropy
 from litebert.tokenizer import Tokenizer
@@ -148,7 +149,8 @@ class Parts:
         if cuda if config.compile is None else config.compile:
             encoder = self.albert.encoder
             encoder.run_block = torch.compile(encoder.run_block, dynamic=True)
-            self.objective.score = torch.compile(self.objective.score, dynamic=True)
+            if self.precision == "fp32" or not has_kernels(self.device):
+                self.objective.score = torch.compile(self.objective.score, dynamic=True)
 
     def _make_optimizer(self) -> None:
         config, encoder = self.config, self.albert.encoder

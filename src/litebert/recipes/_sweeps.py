@@ -93,7 +93,7 @@ def search(config: Config, console: Console) -> Result | None:
         return best
     task: Any = TASKS[config.task]
     records = task.read(config.test, Source.of(config.columns, config.skip_bad))
-    test, baseline = measured(config.out, records, pick_device(config.device))
+    test, baseline = measured(config, records, pick_device(config.device))
     told = ", ".join(f"{name} {value:.4f}" for name, value in test.items())
     console.print(f"{config.test}: {told}", highlight=False, markup=False)
     finished = read_json(config.out / "finished.json")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["infer", "finetune", "pretrain"]
 OURS = "litebert"
+BUSY = 0.2
+"""A spread that says nothing can be said."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,8 @@ class Row:
     """Floating-point operations that the model needs, by its formula; who leaves some out is credited with them."""
     of_matmul: float
     """The same as a share of what a large matrix product reaches."""
+    intensity: float
+    """Operations per byte of memory traffic, both by formula."""
     memory: int | None
     """Bytes that a call needs beside the weights, on a GPU."""
 
@@ -105,7 +110,7 @@ def run(config: Config) -> None:
     import torch
     from rich.console import Console
 
-    from litebert.measure.timing import matmul_rate
+    from litebert.measure.timing import copy_rate, matmul_rate
     from litebert.recipes import _bench_inference, _bench_training
     from litebert.recipes._bench_cases import Arena
     from litebert.train.runtime import pick_device
@@ -130,7 +135,11 @@ def run(config: Config) -> None:
     measured = {str(dtype).removeprefix("torch."): rate for dtype, rate in rates.items()}
     summary: dict[str, Any] = {
         "machine": machine, "threads": torch.get_num_threads(), "torch": torch.__version__,
-        "matmul_operations_per_second": measured, "rows": [asdict(row) for row in rows],
+        "transformers": version("transformers"), "model": config.model or config.preset,
+        "settings": {key: value if isinstance(value, (int, tuple, type(None))) else str(value)
+                     for key, value in asdict(config).items()},
+        "matmul_operations_per_second": measured, "copy_bytes_per_second": copy_rate(device),
+        "rows": [asdict(row) for row in rows],
     }  # fmt: skip
     if config.json:
         print(json.dumps(summary))
@@ -139,6 +148,8 @@ def run(config: Config) -> None:
         told = ", ".join(f"{rate / 1e12:.3g} TFLOP/s in {dtype}" for dtype, rate in measured.items())
         out.print(f"{machine}: a large matrix product reaches {told}", highlight=False, markup=False)
         out.print(table_of(rows))
+        if max(row.spread for row in rows) > BUSY:
+            out.print(f"± above {BUSY:.0%}: the machine is busy with other work; do not rely on these figures")
     if config.out is not None:
         from litebert.recipes._bench_page import write_page
 
@@ -151,7 +162,7 @@ def _row(case: str, who: str, measured: Measured, matmul: float) -> Row:
     operations = measured.operations / timing.median
     return Row(
         case, who, timing.median * 1e3, timing.spread, measured.tokens / timing.median, operations,
-        operations / matmul, timing.memory,
+        operations / matmul, measured.operations / measured.traffic, timing.memory,
     )  # fmt: skip
 
 

@@ -45,15 +45,18 @@ class Config:
     """Folder for a page with drawings, all answers and the figures."""
     errors: int = 5
     """Wrong answers to show, those of which the model was surest."""
-    batch_size: int = 32
-    """Examples at a time."""
+    batch_size: int | None = None
+    """Examples at a time; by default 32, and on a GPU as many as make 32,768 tokens."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """auto: bf16 on a GPU that has it, fp32 elsewhere."""
     json: bool = False
     """Print JSON instead of a table."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run."""
 
     def __post_init__(self) -> None:
-        check_numbers(self, "batch_size")
+        if self.batch_size is not None:
+            check_numbers(self, "batch_size")
         if not self.model or not self.data:
             raise ConfigError("give at least one --model and one --data file")
         if self.out is not None and len(self.model) * len(self.data) > 1:
@@ -149,9 +152,10 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
     from litebert.tasks import Mask, TrainableTask
     from litebert.tasks.mask import hide
     from litebert.train.log import counting
-    from litebert.train.runtime import pick_device
+    from litebert.train.runtime import answers_in_bf16, pick_device
 
     model = (model or load(model_name)).to(pick_device(config.device))
+    model.bf16 = answers_in_bf16(config.precision, model.device)
     task: Any = model.task
     if not isinstance(task, TrainableTask if format_of(data) in TABLES else (TrainableTask, Mask)):
         raise ConfigError(

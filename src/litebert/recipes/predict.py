@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from litebert.predict import Model
 
 LINE_LIMIT_BYTES = 16 << 20
-GATHERED = 16  # batches that are read before they are answered, if they are there
+GATHERED = {"cpu": 512, "cuda": 8192}  # lines that are read before they are answered, if they are there
 BLANK = object()
 """A blank line."""
 
@@ -48,23 +48,27 @@ class Config:
     """What stands where in a table, if not under its usual name: text=sentence, or text=1 without a header."""
     skip_bad: bool = False
     """Do not stop at what cannot be read: a line gets null, a row of a table is left out; both are counted."""
-    batch_size: int = 32
-    """Lines at a time."""
+    batch_size: int | None = None
+    """Lines at a time; by default 32, and on a GPU as many as make 32,768 tokens."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """auto: bf16 on a GPU that has it, fp32 elsewhere."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run."""
 
     def __post_init__(self) -> None:
-        check_numbers(self, "batch_size")
+        if self.batch_size is not None:
+            check_numbers(self, "batch_size")
 
 
 def run(config: Config) -> None:
     from litebert.data.labelled import Source
     from litebert.predict import load
-    from litebert.train.runtime import pick_device
+    from litebert.train.runtime import answers_in_bf16, pick_device
 
     if "-" not in (config.input, config.output) and Path(config.input).resolve() == Path(config.output).resolve():
         raise ConfigError(f"output={config.output} is the input, which the answers would replace; name another file")
     model = load(config.model).to(pick_device(config.device))
+    model.bf16 = answers_in_bf16(config.precision, model.device)
     source = Source.of(config.columns, config.skip_bad, keep_empty=True)
     records = _records(config, source, model)
     console, count = make_console(), 0
@@ -74,7 +78,7 @@ def run(config: Config) -> None:
         else:
             status = stack.enter_context(console.status("answering"))
             out = stack.enter_context(stack.enter_context(replacing(Path(config.output))).open("w", encoding="utf-8"))
-        for some in _chunks(records, config.batch_size * GATHERED):
+        for some in _chunks(records, max(GATHERED[model.device.type], config.batch_size or 0)):
             for answer in _answers(model, some, source, config.batch_size):
                 out.write(json.dumps(answer, ensure_ascii=False) + "\n")
                 count += 1
@@ -88,7 +92,9 @@ def run(config: Config) -> None:
         console.print(f"{count:,} answers in {config.output}", highlight=False, markup=False)
 
 
-def _answers(model: Model, records: Sequence[Any], source: Source, batch_size: int) -> Iterator[dict[str, Any] | None]:
+def _answers(
+    model: Model, records: Sequence[Any], source: Source, batch_size: int | None
+) -> Iterator[dict[str, Any] | None]:
     """One for every record. What cannot be answered is found by halves: all before it gets its answer first."""
     asked = [record for record in records if record is not BLANK]
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from litebert.data.pretraining import PretrainingBatch
-from litebert.model import Albert, AlbertConfig, pretraining_heads
+from litebert.model import Albert, AlbertConfig, MaskedTokenHead, pretraining_heads
+from litebert.model.fused import has_kernels, token_losses
 
 
 class PretrainingObjective(nn.Module):
@@ -38,7 +40,8 @@ class PretrainingObjective(nn.Module):
             rows=torch.cat([batch.positions, batch.first]),
         )  # (M + P, H)  # fmt: skip
         hidden, first = hidden.split([len(batch.positions), len(batch.first)])
-        mlm_loss, correct = self.score(self.albert.heads["mlm"], hidden, encoder.word_embeddings.weight, batch.labels)
+        head: Any = self.albert.heads["mlm"]
+        mlm_loss, correct = self.score(head, hidden, encoder.word_embeddings.weight, batch.labels)
         mlm_loss = mlm_loss / masked
         order = self.albert.heads["order"](encoder.pool(first))  # (P, 2)
         order_loss = F.cross_entropy(order.float(), batch.swapped, reduction="sum") / paired
@@ -50,8 +53,10 @@ class PretrainingObjective(nn.Module):
         }
 
 
-def score_tokens(head: nn.Module, hidden: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def score_tokens(head: MaskedTokenHead, hidden: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The summed loss and the number of right answers, for the hidden states (M, H) of the masked tokens."""
+    if hidden.dtype == torch.bfloat16 and has_kernels(hidden.device):
+        return token_losses(head.states(hidden).to(hidden.dtype), table, head.bias, labels)
     logits = head(hidden, table)  # (M, V)
     correct = (logits.detach().argmax(-1) == labels).sum()
     return F.cross_entropy(logits.float(), labels, reduction="sum"), correct

@@ -54,6 +54,10 @@ class Graphs:
         self._pool: Any = None
         self._is_full = False
 
+    def anew(self) -> Graphs:
+        """Without any recording."""
+        return type(self)(self._parameters)
+
     def __call__(self, loss: Loss[AnyShaped], batch: AnyShaped) -> Mapping[str, Tensor]:
         if any(parameter.grad is not None for parameter in self._parameters):
             return loss(batch)  # a replay would replace what is to be added to

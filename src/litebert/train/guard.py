@@ -1,4 +1,4 @@
-"""One bad step must not ruin a run: see it before the update, go back to a good state, leave that batch out."""
+"""One bad step must not ruin a run: see it, go back to a good state, leave that batch out."""
 
 from __future__ import annotations
 
@@ -63,6 +63,10 @@ class Guard:
 
     def go_back(self, step: int, problem: str) -> int:
         """Restore the last good state, leave `step` out from now on, and say from which step to go on."""
+        states, self._mean = self._held
+        for name, part in self.parts.items():
+            part.load_state_dict(copy.deepcopy(states[name]))
+        self.done = self._step
         recent = [bad for bad in self.skipped if bad > step - WINDOW]
         if len(recent) >= self.retries:
             raise ConfigError(
@@ -70,10 +74,6 @@ class Guard:
                 "the run does not recover: start it again with a lower --learning-rate, in another --out"
             )
         self.skipped.append(step)
-        states, self._mean = self._held
-        for name, part in self.parts.items():
-            part.load_state_dict(copy.deepcopy(states[name]))
-        self.done = self._step
         return self._step
 
 

@@ -55,6 +55,7 @@ def train(
     on_trouble: Callable[[str], None] = lambda message: None,
     on_full_memory: Callable[[], bool] = lambda: False,
     attenuate: Callable[[float], float] | None = None,
+    meanwhile: Callable[[int], None] = lambda step: None,
     ranks: Ranks = ALONE,
 ) -> bool:
     """Run steps `start` to `steps`; True when all were run, False when a stop was asked for on the way.
@@ -63,6 +64,7 @@ def train(
     `loss(batch)` returns "loss", which is minimised, and anything else worth reporting; figures of micro-batches and
     ranks are added. It may leave the gradients in the parameters itself and return a loss that needs none.
     `attenuate` hears the norm of the gradients, may change them, and returns a factor for the rate.
+    `meanwhile` hears of the step to come when the host has handed over all of this one and waits for the device.
     When memory runs out `on_full_memory` may make the micro-batches smaller (and say True): the step is tried again.
     """
     model.train()
@@ -85,19 +87,25 @@ def train(
                         raise
                     continue
                 norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
-                # Here the host waits for the device. A request to stop that comes later waits for the next step, so
-                # that all ranks stop at the same one and the hooks hear of it and can save.
-                metrics, asked = _read(measured, norm, stop.asked, ranks)
+                figures = _ask(measured, norm, stop.asked, ranks)
+                # Here the host would wait for the device; it looks after the update, unless that needs the norm or
+                # a rank may be lost, which is heard of here.
+                if ranks.world > 1:
+                    figures()
+                factor = 1.0 if attenuate is None else attenuate(figures()[0]["gradient_norm"])
+                for group in optimizer.param_groups:
+                    group["lr"] = learning_rate * factor * group.get("scale", 1.0)
+                guard.done = None
+                optimizer.step()
+                meanwhile(step + 1)
+                metrics, asked = figures()
+                # A request to stop that comes later waits for the next step, so that all ranks stop at the same one
+                # and the hooks hear of it and can save.
                 if problem := guard.problem(metrics["loss"], metrics["gradient_norm"]):
                     back = guard.go_back(step, problem)
                     on_trouble(f"step {step + 1}: {problem}; going back to step {back} and leaving this batch out")
                     step = back
                     continue
-                factor = 1.0 if attenuate is None else attenuate(metrics["gradient_norm"])
-                for group in optimizer.param_groups:
-                    group["lr"] = learning_rate * factor * group.get("scale", 1.0)
-                guard.done = None
-                optimizer.step()
             else:
                 asked = ranks.any(stop.asked)
             step += 1
@@ -135,10 +143,25 @@ def _accumulate(
     return total
 
 
-def _read(measured: Mapping[str, Tensor], norm: Tensor, asked: bool, ranks: Ranks) -> tuple[dict[str, float], bool]:
-    """The step's figures as numbers and whether any rank was asked to stop, in one exchange and one transfer."""
+def _ask(
+    measured: Mapping[str, Tensor], norm: Tensor, asked: bool, ranks: Ranks
+) -> Callable[[], tuple[dict[str, float], bool]]:
+    """The step's figures as numbers and whether any rank was asked to stop, in one exchange and one transfer.
+
+    Whoever calls what this returns waits for what the device has been given so far, and for nothing that came later.
+    """
     norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
     flag = torch.full_like(norm, float(asked), dtype=torch.float32)
     figures = ranks.total(torch.stack([*(value.float() for value in measured.values()), flag]))
-    *values, flagged, length = torch.cat([figures, norm.float().reshape(1)]).tolist()
-    return dict(zip(measured, values, strict=True)) | {"gradient_norm": length}, bool(flagged)
+    on_host = torch.cat([figures, norm.float().reshape(1)]).to("cpu", non_blocking=True)
+    there = torch.cuda.Event() if norm.is_cuda else None
+    if there is not None:
+        there.record(torch.cuda.current_stream(norm.device))
+
+    def read() -> tuple[dict[str, float], bool]:
+        if there is not None:
+            there.synchronize()
+        *values, flagged, length = on_host.tolist()
+        return dict(zip(measured, values, strict=True)) | {"gradient_norm": length}, bool(flagged)
+
+    return read

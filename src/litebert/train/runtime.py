@@ -33,6 +33,11 @@ def has_bfloat16(device: torch.device) -> bool:
     return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
 
 
+def answers_in_bf16(precision: str, device: torch.device) -> bool:
+    """Who only answers takes it by itself on a GPU alone: on a CPU the gain is small, and float32 is exact."""
+    return device.type == "cuda" and has_bfloat16(device) if precision == "auto" else precision == "bf16"
+
+
 def reseed(seed: int) -> None:
     """`torch.manual_seed` of the devices we use; that of all devices takes a millisecond."""
     torch.default_generator.manual_seed(seed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -102,6 +102,12 @@ def attenuate(strategies: Strategies, parameters: Iterable[nn.Parameter], norm: 
             if parameter.grad is not None:
                 _squash(parameter.grad, strategies)
     return strategies.step_temperature / (1 + strategies.cold_factor * norm)
+
+
+def attenuation(strategies: Strategies, parameters: Iterable[nn.Parameter]) -> Callable[[float], float] | None:
+    """`attenuate` as a function of the norm, for the loop; None where it would change nothing."""
+    idle = strategies.squash == "none" and strategies.cold_factor == 0 and strategies.step_temperature == 1
+    return None if idle else partial(attenuate, strategies, list(parameters))
 
 
 def unfreeze(optimizer: torch.optim.Optimizer, step: int) -> None:

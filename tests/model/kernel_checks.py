@@ -1,0 +1,111 @@
+"""The kernels of a GPU against plain torch; test_kernels.py runs this, in a process of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from litebert.model import attention_kernels, kernels
+from litebert.model.attention import Dense, Layout, Packed
+from tests.model import plain_kernels
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+ROWS, COLUMNS, HEADS, CHANNELS = 66, 48, 3, 16
+LAYOUTS: dict[str, Layout] = {
+    "packed": Packed.of(torch.tensor([5, 37, 1, 0, 23], device=DEVICE)),
+    "dense": Dense(3, 22, None),
+    "padded": Dense(3, 22, torch.arange(22, device=DEVICE) < torch.tensor([[3], [22], [17]], device=DEVICE)),
+    "masked": Dense(3, 22, torch.rand(3, 22, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(0)) < 0.6),
+}
+
+
+@pytest.fixture(autouse=True)
+def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that each has several rows to go through."""
+    monkeypatch.setattr(kernels, "PROGRAMS", 8)
+    monkeypatch.setattr(kernels, "ROWS_EACH", 2)
+    torch.manual_seed(0)
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(*shape, device=DEVICE)
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected.to(found.dtype), rtol=1e-4, atol=1e-5)
+
+
+def test_the_norm_of_a_sum_and_its_slopes() -> None:
+    x, residual, slope = random(ROWS, COLUMNS), random(ROWS, COLUMNS), random(ROWS, COLUMNS)
+    weight, bias = random(COLUMNS), random(COLUMNS)
+    found = kernels.add_norm(x.clone(), residual, weight, bias, 1e-12, True)
+    expected = plain_kernels.add_norm(x.clone(), residual, weight, bias, 1e-12, True)
+    for mine, theirs in zip(found, expected, strict=True):
+        close(mine, theirs)
+    given = x.clone()
+    close(kernels.add_norm(given, residual, weight, bias, 1e-12, False)[0], expected[0])
+    close(given, x)
+    sums, their_sums = kernels.norm_sums(ROWS, COLUMNS, DEVICE), plain_kernels.norm_sums(ROWS, COLUMNS, DEVICE)
+    for _ in range(2):  # a second pass adds to the first
+        close(
+            kernels.norm_backward(slope, found[1], weight, *found[2:], sums),
+            plain_kernels.norm_backward(slope, expected[1], weight, *expected[2:], their_sums),
+        )
+    close(sums.sum(0), their_sums.sum(0))
+
+
+@pytest.mark.parametrize("tanh", [True, False])
+def test_gelu_and_its_slope(tanh: bool) -> None:
+    x, slope = 2 * random(ROWS, 300), random(ROWS, 300)
+    close(kernels.gelu(x, tanh), plain_kernels.gelu(x, tanh))
+    mine, theirs = ((x.clone(), slope.clone()) for _ in range(2))
+    sums, their_sums = kernels.column_sums(ROWS, 300, DEVICE), plain_kernels.column_sums(ROWS, 300, DEVICE)
+    kernels.gelu_backward(*mine, tanh, sums)
+    plain_kernels.gelu_backward(*theirs, tanh, their_sums)
+    for one, other in zip(mine, theirs, strict=True):
+        close(one, other)
+    close(sums.sum(0), their_sums.sum(0))
+
+
+def test_sums_of_rows() -> None:
+    x, sums = random(ROWS, 300), kernels.column_sums(ROWS, 300, DEVICE)
+    kernels.sum_rows(x, sums)
+    kernels.sum_rows(x, sums)
+    close(sums.sum(0), 2 * x.sum(0))
+
+
+@pytest.mark.parametrize("tile", [16, 128], ids=["tile by tile", "in one tile"])
+@pytest.mark.parametrize("name", list(LAYOUTS))
+def test_attention_within_sequences(name: str, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_kernels, "LONGEST", tile)
+    monkeypatch.setattr(
+        attention_kernels, "SHAPES", {"attend": (32, 16, 4, 1), "to_queries": (16, 32, 4, 1), "to_keys": (16, 16, 4, 1)}
+    )
+    layout = LAYOUTS[name]
+    qkv, slope = random(ROWS, 3 * HEADS * CHANNELS), random(ROWS, HEADS * CHANNELS)
+    context, peaks = attention_kernels.attend(qkv, layout, HEADS)
+    expected, _ = plain_kernels.attend(qkv, layout, HEADS)
+    close(context, expected)
+    sums, their_sums = (
+        which.query_sums(layout, HEADS * CHANNELS, DEVICE) for which in (attention_kernels, plain_kernels)
+    )
+    for _ in range(2):
+        close(
+            attention_kernels.attend_backward(qkv, context, peaks, layout, HEADS, slope, sums),
+            plain_kernels.attend_backward(qkv, expected, None, layout, HEADS, slope, their_sums),
+        )
+    close(sums.sum(0), their_sums.sum(0))
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_losses_of_tokens(learns: bool) -> None:
+    scores, labels = random(9, 5000), torch.randint(0, 5000, (9,), device=DEVICE)
+    labels[2], labels[4] = -100, scores[4].argmax()
+    mine, theirs = scores.clone(), scores.clone()
+    found: Any = kernels.token_loss(mine, labels, learns)
+    expected: Any = plain_kernels.token_loss(theirs, labels, learns)
+    for one, other in zip((*found, mine), (*expected, theirs), strict=True):
+        close(one, other)
