@@ -1,0 +1,75 @@
+"""Does pre-training with our kernels learn what it learns by autograd? Same data, same seed, one loss curve each.
+
+  python bench/equal_learning.py --data shards --steps 500
+
+Prints the loss of the last fiftieth of the steps and the largest distance between the running means on the way; the
+exit code is 1 if the first differs by more than half a percent. Without a GPU both are autograd, and equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from rich.console import Console
+
+from litebert.measure.curves import running_mean
+from litebert.model import Encoder
+from litebert.recipes._pretraining import pretrain
+from litebert.recipes.pretrain import Config
+from litebert.train.runtime import ALONE, pick_device
+
+ALIKE = 0.005  # of the loss
+
+
+def losses(options: argparse.Namespace, fuses: bool) -> list[float]:
+    """Of every step."""
+    found: list[float] = []
+    real = Encoder._can_fuse
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(Encoder, "_can_fuse", lambda self, hidden: fuses and real(self, hidden)),
+    ):
+        config = Config(
+            data=options.data, out=Path(folder) / "run", preset=options.preset, steps=options.steps,
+            batch_size=options.batch_size, length=options.length, validate_every=1 << 30,
+        )  # fmt: skip
+        hooks: list[Any] = [lambda step: found.append(step.metrics["loss"])]
+        pretrain(config, Console(quiet=True), ALONE, pick_device("auto"), hooks)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="what litebert prepare wrote")
+    parser.add_argument("--preset", default="base")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--batch-size", type=int, default=256)
+    options = parser.parse_args()
+    curves = {name: losses(options, fuses) for name, fuses in (("autograd", False), ("our kernels", True))}
+    means = {name: running_mean(curve) for name, curve in curves.items()}
+    first, second = means.values()
+    last = {name: statistics.mean(curve[-max(1, options.steps // 50) :]) for name, curve in curves.items()}
+    print("| | " + " | ".join(f"step {step:,}" for step in marks(options.steps)) + " | at the end |")
+    print("|---" * (len(marks(options.steps)) + 2) + "|")
+    for name, mean in means.items():
+        at = " | ".join(f"{mean[step - 1]:.4f}" for step in marks(options.steps))
+        print(f"| {name} | {at} | {last[name]:.4f} |")
+    apart = max(abs(a - b) / a for a, b in zip(first, second, strict=True))
+    end = abs(last["our kernels"] - last["autograd"]) / last["autograd"]
+    print(f"\nat the end {end:.3%} apart, on the way {apart:.3%} at most")
+    sys.exit(end > ALIKE)
+
+
+def marks(steps: int) -> list[int]:
+    return [max(1, steps * part // 5) for part in range(1, 6)]
+
+
+if __name__ == "__main__":
+    main()
