@@ -19,7 +19,7 @@ from litebert.errors import ConfigError, DataError
 from litebert.model.adapters import DepthAdapters
 from litebert.model.attention import Backend, Dense, Layout, Packed, attend, choose_backend
 from litebert.model.config import ACTIVATIONS, AlbertConfig, Half
-from litebert.model.fused import TANH, Plan, Weights, has_kernels, run_passes
+from litebert.model.fused import TANH, Plan, Weights, has_hooks, has_kernels, is_current, is_plain, run_passes
 from litebert.model.recorder import Recorder, is_small
 
 WeightAt = Callable[[str, Tensor, int, int], Tensor]
@@ -158,8 +158,8 @@ class Encoder(nn.Module):
         if input_ids is None or not input_ids.is_cuda or self.training or torch.is_grad_enabled():
             return False
         small = is_small(self.config, input_ids.numel(), self._checked_depth(depth))
-        plain = self.weight_at is None and not any(_has_hooks(part) for part in self.children())
-        return small and plain and _is_current(input_ids.device) and not torch.cuda.is_current_stream_capturing()
+        plain = self.weight_at is None and not any(has_hooks(part) for part in self.children())
+        return small and plain and is_current(input_ids.device) and not torch.cuda.is_current_stream_capturing()
 
     def _padded(
         self,
@@ -296,8 +296,8 @@ class Encoder(nn.Module):
         fits = one_block and not dropout and config.hidden_act in TANH and all(part is None for part in added)
         fits = fits and not self.gradient_checkpointing and self.backend != "eager"
         half = _compute_dtype(hidden) in (torch.bfloat16, torch.float16)
-        able = has_kernels(hidden.device) and _is_current(hidden.device)
-        return self.fused and fits and half and able and all(map(_is_plain, (*self.attention, *self.ffn)))
+        able = has_kernels(hidden.device) and is_current(hidden.device)
+        return self.fused and fits and half and able and all(map(is_plain, (*self.attention, *self.ffn)))
 
     def _pass(
         self,
@@ -404,19 +404,3 @@ def initialize(module: nn.Module, std: float) -> None:
             nn.init.zeros_(part.bias)
         if isinstance(part, nn.LayerNorm):
             part.reset_parameters()
-
-
-def _is_current(device: torch.device) -> bool:
-    """Is it where kernels of our own are launched? Those of torch find their way to any."""
-    return not torch.cuda.is_available() or device.index in (None, torch.cuda.current_device())
-
-
-def _has_hooks(part: nn.Module) -> bool:
-    """Does somebody want to be told when it, or what is in it, is called?"""
-    return any(one._forward_hooks or one._forward_pre_hooks or one._backward_hooks for one in part.modules())
-
-
-def _is_plain(block: nn.Module) -> bool:
-    """Is a block what it was made as? Whoever puts something else into it wants it to be called."""
-    known = (nn.Linear, nn.LayerNorm, nn.Dropout)
-    return not _has_hooks(block) and all(type(part) in known for part in block.children())

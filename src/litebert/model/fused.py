@@ -289,6 +289,22 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         torch.addmm(total, left.t(), right, out_dtype=total.dtype, out=total)
 
 
+def is_current(device: torch.device) -> bool:
+    """Is it where kernels of our own are launched? Those of torch find their way to any."""
+    return not torch.cuda.is_available() or device.index in (None, torch.cuda.current_device())
+
+
+def has_hooks(part: torch.nn.Module) -> bool:
+    """Does somebody want to be told when it, or what is in it, is called?"""
+    return any(one._forward_hooks or one._forward_pre_hooks or one._backward_hooks for one in part.modules())
+
+
+def is_plain(block: torch.nn.Module) -> bool:
+    """Is a block what it was made as? Whoever puts something else into it wants it to be called."""
+    known = (torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Dropout)
+    return not has_hooks(block) and all(type(part) in known for part in block.children())
+
+
 @cache
 def has_kernels(device: torch.device) -> bool:
     """Is there a compiler for our kernels?"""
