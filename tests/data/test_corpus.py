@@ -31,6 +31,11 @@ def test_a_blank_line_ends_a_document(tmp_path: Path) -> None:
     assert list(read_documents([write(tmp_path / "a.txt", TEXT)])) == DOCUMENTS
 
 
+def test_a_file_that_is_not_there_is_not_called_damaged(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nope\.txt: no such file; check the path"):
+        list(read_lines([tmp_path / "nope.txt"]))
+
+
 def test_a_file_end_ends_a_document(tmp_path: Path) -> None:
     paths = [write(tmp_path / "a.txt", "one a\none b"), write(tmp_path / "b.txt", "two a")]
     assert list(read_documents(paths)) == DOCUMENTS

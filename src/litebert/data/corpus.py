@@ -164,6 +164,8 @@ def _lines_of(path: Path, reading: Reading) -> Iterator[str]:
                     told = raw.tell()
             if reading.advance is not None:
                 reading.advance(raw.tell() - told)
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file; check the path") from error
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path}, after line {number}: byte 0x{error.object[error.start]:02x} is not {error.encoding.upper()}; "
