@@ -25,12 +25,15 @@ SHAPES = {"attend": (128, 64, 4, 3), "to_queries": (128, 64, 4, 3), "to_keys": (
 
 
 @triton.jit
-def _sequence(starts, number, length, PACKED: tl.constexpr):
-    """Where a sequence starts, and its length."""
+def _task(starts, length, PACKED: tl.constexpr, N: tl.constexpr, TILES: tl.constexpr):
+    """What a program is for: the sequence, the head, the tile; and where the sequence starts, and its length."""
+    number, head, tile = tl.program_id(0) // (N * TILES), tl.program_id(0) // TILES % N, tl.program_id(0) % TILES
     if PACKED:
         first = tl.load(starts + number)
-        return first, tl.load(starts + number + 1) - first
-    return number * length, length
+        length = tl.load(starts + number + 1) - first
+    else:
+        first = number * length
+    return number, head, tile, first, length
 
 
 @triton.jit
@@ -51,8 +54,7 @@ def _seen(mask, number, key, length, MASKED: tl.constexpr):
 @triton.jit(do_not_specialize=["length"])
 def _attend_short(qkv, out, peaks, starts, mask, length, by, PACKED: tl.constexpr, MASKED: tl.constexpr,
                   N: tl.constexpr, D: tl.constexpr, LONG: tl.constexpr):  # fmt: skip
-    number, head = tl.program_id(0) // N, tl.program_id(0) % N
-    first, length = _sequence(starts, number, length, PACKED)
+    number, head, _, first, length = _task(starts, length, PACKED, N, 1)
     row = tl.arange(0, LONG)
     real = row < length
     own, at = _places(first, row, head, N, D)
@@ -73,8 +75,7 @@ def _attend_short(qkv, out, peaks, starts, mask, length, by, PACKED: tl.constexp
 def _attend_short_backward(qkv, context, slope, out, sums, peaks, starts, mask, length, by, scale,
                            PACKED: tl.constexpr, MASKED: tl.constexpr,
                            N: tl.constexpr, D: tl.constexpr, LONG: tl.constexpr):  # fmt: skip
-    number, head = tl.program_id(0) // N, tl.program_id(0) % N
-    first, length = _sequence(starts, number, length, PACKED)
+    number, head, _, first, length = _task(starts, length, PACKED, N, 1)
     row = tl.arange(0, LONG)
     real = row < length
     own, at = _places(first, row, head, N, D)
@@ -105,16 +106,15 @@ def _attend_short_backward(qkv, context, slope, out, sums, peaks, starts, mask, 
 def _attend_long(qkv, out, peaks, starts, mask, length, by,
                  PACKED: tl.constexpr, MASKED: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
                  TILES: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr):  # fmt: skip
-    number, head = tl.program_id(0) // (N * TILES), tl.program_id(0) // TILES % N
-    first, length = _sequence(starts, number, length, PACKED)
-    row = tl.program_id(0) % TILES * ROWS + tl.arange(0, ROWS)
+    number, head, tile, first, length = _task(starts, length, PACKED, N, TILES)
+    row = tile * ROWS + tl.arange(0, ROWS)
     real = row < length
     own, at = _places(first, row, head, N, D)
     q = tl.load(qkv + at, mask=real[:, None], other=0)
     highest = tl.full([ROWS], -1e30, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     summed = tl.zeros([ROWS, D], tl.float32)
-    if tl.program_id(0) % TILES * ROWS < length:
+    if tile * ROWS < length:
         for start in range(0, length, STEP):
             key = start + tl.arange(0, STEP)
             inside = (key < length)[:, None]
@@ -137,11 +137,10 @@ def _attend_long(qkv, out, peaks, starts, mask, length, by,
 def _to_queries(qkv, context, slope, out, sums, peaks, deltas, starts, mask, length, by, scale,
                 PACKED: tl.constexpr, MASKED: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
                 TILES: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr):  # fmt: skip
-    number, head = tl.program_id(0) // (N * TILES), tl.program_id(0) // TILES % N
-    first, length = _sequence(starts, number, length, PACKED)
-    row = tl.program_id(0) % TILES * ROWS + tl.arange(0, ROWS)
+    number, head, tile, first, length = _task(starts, length, PACKED, N, TILES)
+    row = tile * ROWS + tl.arange(0, ROWS)
     real = row < length
-    if tl.program_id(0) % TILES * ROWS < length:
+    if tile * ROWS < length:
         own, at = _places(first, row, head, N, D)
         q = tl.load(qkv + at, mask=real[:, None], other=0)
         above = tl.load(slope + own, mask=real[:, None], other=0)
@@ -162,7 +161,7 @@ def _to_queries(qkv, context, slope, out, sums, peaks, deltas, starts, mask, len
             summed = tl.dot(through.to(k.dtype), k, summed)
         summed *= scale
         tl.store(out + at, summed.to(out.dtype.element_ty), mask=real[:, None])
-        place = sums + (number * TILES + tl.program_id(0) % TILES) * N * D + head * D + tl.arange(0, D)
+        place = sums + (number * TILES + tile) * N * D + head * D + tl.arange(0, D)
         tl.store(place, tl.load(place) + tl.sum(summed, axis=0))
 
 
@@ -170,11 +169,10 @@ def _to_queries(qkv, context, slope, out, sums, peaks, deltas, starts, mask, len
 def _to_keys(qkv, slope, out, peaks, deltas, starts, mask, length, by, scale,
              PACKED: tl.constexpr, MASKED: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
              TILES: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr):  # fmt: skip
-    number, head = tl.program_id(0) // (N * TILES), tl.program_id(0) // TILES % N
-    first, length = _sequence(starts, number, length, PACKED)
-    key = tl.program_id(0) % TILES * ROWS + tl.arange(0, ROWS)
+    number, head, tile, first, length = _task(starts, length, PACKED, N, TILES)
+    key = tile * ROWS + tl.arange(0, ROWS)
     real = key < length
-    if tl.program_id(0) % TILES * ROWS < length:
+    if tile * ROWS < length:
         _, at = _places(first, key, head, N, D)
         k = tl.load(qkv + at + N * D, mask=real[:, None], other=0)
         v = tl.load(qkv + at + 2 * N * D, mask=real[:, None], other=0)

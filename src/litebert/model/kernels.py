@@ -132,14 +132,19 @@ def product_gelu(bias: Tensor, left: Tensor, right: Tensor, tanh: bool) -> Tenso
     return gelu(torch.addmm(bias, left, right), tanh)
 
 
+@triton.jit
+def _tile(row, column, rows, C: tl.constexpr):
+    """Where these rows and columns stand, and which of them there are."""
+    inside = (row < rows)[:, None] & (column < C)[None, :]
+    return row[:, None] * tl.cast(C, tl.int64) + column[None, :], inside
+
+
 @triton.jit(do_not_specialize=["rows"])
 def _gelu_backward(x, slope, sums, rows, C: tl.constexpr, TANH: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr):
     column = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
     summed = tl.zeros([TALL, WIDE], tl.float32)
     for first in range(tl.program_id(1) * TALL, rows, tl.num_programs(1) * TALL):
-        row = first + tl.arange(0, TALL)
-        inside = (row < rows)[:, None] & (column < C)[None, :]
-        at = row[:, None] * tl.cast(C, tl.int64) + column[None, :]
+        at, inside = _tile(first + tl.arange(0, TALL), column, rows, C)
         here = tl.load(x + at, mask=inside, other=0).to(tl.float32)
         above = tl.load(slope + at, mask=inside, other=0).to(tl.float32)
         through, steep = _bend(here, TANH)
@@ -175,9 +180,7 @@ def _sum_rows(x, sums, rows, C: tl.constexpr, TALL: tl.constexpr, WIDE: tl.const
     column = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
     summed = tl.zeros([TALL, WIDE], tl.float32)
     for first in range(tl.program_id(1) * TALL, rows, tl.num_programs(1) * TALL):
-        row = first + tl.arange(0, TALL)
-        inside = (row < rows)[:, None] & (column < C)[None, :]
-        at = row[:, None] * tl.cast(C, tl.int64) + column[None, :]
+        at, inside = _tile(first + tl.arange(0, TALL), column, rows, C)
         summed += tl.load(x + at, mask=inside, other=0).to(tl.float32)
     _add_columns(sums, tl.program_id(1), column, summed, C)
 
