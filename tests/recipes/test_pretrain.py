@@ -13,13 +13,14 @@ import torch
 from safetensors.torch import load_file
 
 from litebert import load
-from litebert.data.pretraining import PretrainingBatch
+from litebert.data.pretraining import PretrainingBatch, PretrainingData
 from litebert.data.shards import Shards
 from litebert.errors import ConfigError
 from litebert.recipes import pretrain
-from litebert.recipes._pretraining import SaveEvery
+from litebert.recipes._pretraining import Run, SaveEvery
 from litebert.tasks.pretraining import PretrainingObjective
 from tests.recipes.conftest import UNUSUAL, Flow, litebert
+from tests.train.graphing import ComputedGraphs
 
 STEPS = 8
 SMALL: dict[str, Any] = {
@@ -115,6 +116,34 @@ def test_a_run_that_is_out_of_memory_goes_on_with_smaller_micro_batches(
     assert "out of memory with 4 sequences at once: going on with 2" in capsys.readouterr().err
     losses = [[line["loss"] for line in lines_of(run) if "loss" in line] for run in (plain, tmp_path / "run")]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("changes", [{}, {"micro_batch": 2}, {"dropout": 0.1}, {"sharing": "none"}], ids=str)
+def test_recorded_steps_learn_the_same(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    """As on a GPU: batches in sizes that come again, small steps recorded; the recording itself needs one."""
+    real, init, made = PretrainingData.batch, Run.__init__, list[ComputedGraphs]()
+    pad_id = Shards(flow.shards).tokenizer.pad_id
+    monkeypatch.setattr(PretrainingData, "batch", lambda self, *a: real(self, *a).rounded(SMALL["length"], pad_id))
+    config = {"precision": "fp32", "steps": 24, "depth_ramp": "2/4:0.5", "validate_every": 24} | changes
+    assert pretrain.run(settings(flow, tmp_path / "plain", **config)) == 0
+
+    def recorded(self: Run, *arguments: Any) -> None:
+        init(self, *arguments)
+        made.append(ComputedGraphs([one for one in self.parts.albert.parameters() if one.requires_grad]))
+        self.graphs = made[0]
+
+    def anew(self: ComputedGraphs) -> ComputedGraphs:
+        made.append(ComputedGraphs(self._parameters))
+        return made[-1]
+
+    monkeypatch.setattr(Run, "__init__", recorded)
+    monkeypatch.setattr(ComputedGraphs, "anew", anew)
+    assert pretrain.run(settings(flow, tmp_path / "recorded", **config)) == 0
+    assert same(tmp_path / "plain", tmp_path / "recorded")
+    assert len(made) == 2  # those of two passes are dropped when there are four
+    assert all(graphs.replays for graphs in made)
 
 
 def test_the_log_tells_what_a_step_did_and_what_the_model_is_worth(plain: Path) -> None:

@@ -101,8 +101,8 @@ class Run:
         """Micro-batches per step and rank; more when memory runs out."""
         self.prefetch = Prefetch(self._make_batches, config.workers)
         parameters = [parameter for parameter in self.parts.albert.parameters() if parameter.requires_grad]
-        graphs = device.type == "cuda" and ranks.world == 1 and self.parts.albert.encoder.weight_at is None
-        self.graphs = Graphs(parameters) if graphs else None
+        varies = self.parts.albert.encoder.weight_at is not None or self.parts.strategies.unfreeze_steps
+        self.graphs = Graphs(parameters) if device.type == "cuda" and ranks.world == 1 and not varies else None
         self.log: RunLog | None = None
         self.depth = 0
         """Passes of the step under way."""

@@ -34,7 +34,7 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def answers_in_bf16(precision: str, device: torch.device) -> bool:
-    """Who only answers takes it by itself on a GPU alone: on a CPU the gain is small, and float32 is exact."""
+    """Who only answers takes it by itself on a GPU alone; on a CPU answers are exact until somebody asks for speed."""
     return device.type == "cuda" and has_bfloat16(device) if precision == "auto" else precision == "bf16"
 
 
