@@ -70,6 +70,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--precision", default="auto", help="fp8: the larger matrix products from eight bits")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print("no GPU here: this looks at the kernels of one", file=sys.stderr)
@@ -79,6 +80,7 @@ def main() -> None:
         config = Config(
             data=options.data, out=Path(folder) / "run", preset=options.preset, steps=options.steps,
             batch_size=options.batch_size, length=options.length, depth_ramp="", validate_every=1 << 30, device="cuda",
+            precision=options.precision,
         )  # fmt: skip
         pretrain(config, Console(quiet=True), ALONE, torch.device("cuda"), [look])
     spent: Counter[str] = Counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,6 +77,33 @@ def test_states_and_all_gradients_are_those_of_autograd(
             torch.testing.assert_close(parameter.grad, wanted[name])
 
 
+@pytest.mark.parametrize("rows", [None, [3, 0, 17, 17]], ids=["all", "some"])
+def test_from_eight_bits_states_and_gradients_come_near(rows: list[int] | None) -> None:
+    model, place = encoder().float(), layouts()["packed"]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.div_(3)  # larger ones make more of every error
+    wanted = None if rows is None else torch.tensor(rows)
+    start = torch.randn(TOKENS, 48, requires_grad=True)
+    slope = 1e-6 * torch.randn(TOKENS if rows is None else len(rows), 48)  # as of a mean over many tokens
+    found = {}
+    for fp8 in (True, False):
+        weights = fused.Weights.of(model.attention[0], model.ffn[0])
+        plan = fused.Plan(3, 3, model.config.layer_norm_eps, True, place, "own", learns=True, fp8=fp8)
+        model.zero_grad(set_to_none=True)
+        start.grad = None
+        states = fused.run_passes(start, weights, plan, wanted)
+        states.backward(slope)
+        grads = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
+        found[fp8] = {"states": states.detach(), "start": start.grad} | grads
+    for name, exact in found[False].items():
+        error = (found[True][name] - exact).norm() / exact.norm()
+        assert 0.001 < error < 0.06, name  # and they do come from eight bits
+    with torch.no_grad():
+        answer = fused.run_passes(start, weights, replace(plan, learns=False, fp8=True), wanted)
+    torch.testing.assert_close(answer, found[True]["states"])
+
+
 def test_without_learning_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     model, place = encoder(), layouts()["packed"]
     start = torch.randn(TOKENS, 48, dtype=torch.float64)
@@ -85,9 +113,9 @@ def test_without_learning_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
 
     def watched(hidden: Tensor, *rest: Any) -> Any:
         assert all(reference() is None for reference in left)
-        out, kept = real(hidden, *rest)
+        *out, kept = real(hidden, *rest)
         left.append(weakref.ref(kept.qkv))
-        return out, kept
+        return *out, kept
 
     monkeypatch.setattr(fused, "_forward", watched)
     with torch.no_grad():
@@ -150,18 +178,18 @@ def test_a_hook_or_another_layer_in_a_block_is_called(monkeypatch: pytest.Monkey
     hidden = torch.zeros(4, 48, dtype=torch.bfloat16)
     model = encoder()
     handle = model.ffn[0].narrow.register_forward_hook(lambda *_: None)
-    assert not model._can_fuse(hidden)
+    assert not model.can_fuse(hidden)
     handle.remove()
-    assert model._can_fuse(hidden)
+    assert model.can_fuse(hidden)
     model.attention[0].qkv = torch.nn.utils.parametrizations.weight_norm(model.attention[0].qkv)
-    assert not model._can_fuse(hidden)
+    assert not model.can_fuse(hidden)
     model = encoder()
     model.backend = "eager"  # which can be differentiated twice
-    assert not model._can_fuse(hidden)
+    assert not model.can_fuse(hidden)
 
 
 def test_a_mask_may_be_a_part_of_a_wider_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Encoder, "_can_fuse", lambda self, hidden: True)
+    monkeypatch.setattr(Encoder, "can_fuse", lambda self, hidden: True)
     seen: list[bool] = []
     real = fused.run_passes
 
@@ -188,12 +216,12 @@ def test_what_the_function_does_not_compute_is_left_to_autograd(
 ) -> None:
     monkeypatch.setattr("litebert.model.albert.has_kernels", lambda device: True)
     hidden = torch.zeros(4, 48, dtype=torch.bfloat16)
-    assert encoder()._can_fuse(hidden)
-    assert not encoder()._can_fuse(hidden.float())
+    assert encoder().can_fuse(hidden)
+    assert not encoder().can_fuse(hidden.float())
     model = encoder(**changes).train()
     if attribute is not None:
         setattr(model, *attribute)
-    assert not model._can_fuse(hidden)
+    assert not model.can_fuse(hidden)
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -237,7 +265,7 @@ def test_padding_is_left_out_where_there_is_much_to_do(
     monkeypatch.setattr("litebert.model.albert.is_small", lambda config, tokens, passes: False)
     monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
     for fuses in (True, False):
-        monkeypatch.setattr(Encoder, "_can_fuse", lambda self, hidden, fuses=fuses: fuses)
+        monkeypatch.setattr(Encoder, "can_fuse", lambda self, hidden, fuses=fuses: fuses)
         model.zero_grad(set_to_none=True)
         found.append(model(ids, mask, segments, rows=real))
         found[-1].square().sum().backward()

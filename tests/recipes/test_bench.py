@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
 from litebert.errors import ConfigError
 from litebert.model import Albert, AlbertConfig, pretraining_heads
 from litebert.recipes import bench
-from litebert.recipes._bench_cases import forward_operations, peer_of
+from litebert.recipes._bench_cases import Arena, forward_operations, peer_of
 from litebert.recipes._bench_training import Turns
 from litebert.recipes.bench import Row, table_of
 from litebert.train.loop import Step
@@ -89,6 +90,19 @@ def test_steps_of_pretraining_are_measured_whole(flow: Flow, capsys: pytest.Capt
 def test_pretraining_needs_text() -> None:
     with pytest.raises(ConfigError, match="give the shards of litebert prepare with --data"):
         bench.Config(what=("pretrain",))
+
+
+def test_eight_bits_are_for_reading_and_pretraining() -> None:
+    with pytest.raises(ConfigError, match="finetune takes no eight bits"):
+        bench.Config(precision="fp8")
+
+
+def test_texts_of_all_lengths_are_read_as_many_tokens_at_once() -> None:
+    arena = Arena(bench.Config(preset="tiny", length=(16,)), torch.device("cpu"), Console(quiet=True))
+    groups = arena.groups(8, 8 * 16)
+    assert sum(map(len, groups)) == 64
+    assert all(len(group) * max(group) <= 8 * 16 for group in groups)
+    assert len({len(group) for group in groups}) > 1
 
 
 def test_a_request_to_stop_ends_the_bench(

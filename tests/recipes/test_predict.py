@@ -97,6 +97,15 @@ def test_answers_come_in_the_precision_that_is_asked_for(
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=0.03)
 
 
+def test_eight_bits_are_refused_where_there_are_none(
+    flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.txt").write_text("rain\n")
+    given = ("--model", flow.classifier, "--input", tmp_path / "in.txt", "--device", "cpu", "--precision", "fp8")
+    assert litebert("predict", *given) == 2
+    assert "precision=fp8 needs a GPU that has eight bits" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("labelled", [True, False], ids=["labelled", "not labelled"])
 def test_the_questions_of_a_squad_file_are_answered(
     tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str], labelled: bool

@@ -16,9 +16,11 @@ from litebert import load
 from litebert.data.pretraining import PretrainingBatch, PretrainingData
 from litebert.data.shards import Shards
 from litebert.errors import ConfigError
+from litebert.model import fused
 from litebert.recipes import pretrain
 from litebert.recipes._pretraining import Run, SaveEvery
 from litebert.tasks.pretraining import PretrainingObjective
+from tests.model import plain_kernels
 from tests.recipes.conftest import UNUSUAL, Flow, litebert
 from tests.train.graphing import ComputedGraphs
 
@@ -144,6 +146,66 @@ def test_recorded_steps_learn_the_same(
     assert same(tmp_path / "plain", tmp_path / "recorded")
     assert len(made) == 2  # those of two passes are dropped when there are four
     assert all(graphs.replays for graphs in made)
+
+
+def test_memory_is_first_looked_for_in_recordings(
+    flow: Flow, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    init, whole = Run.__init__, PretrainingObjective.forward
+    runs: list[Run] = []
+
+    def recorded(self: Run, *arguments: Any) -> None:
+        init(self, *arguments)
+        self.graphs = ComputedGraphs([one for one in self.parts.albert.parameters() if one.requires_grad])
+        runs.append(self)
+
+    def short_of_memory(self: Any, *arguments: Any) -> dict[str, torch.Tensor]:
+        if self.training and runs[0].graphs is not None and runs[0].graphs.replays:
+            raise torch.OutOfMemoryError("that was too much")
+        return whole(self, *arguments)
+
+    monkeypatch.setattr(Run, "__init__", recorded)
+    monkeypatch.setattr(PretrainingObjective, "forward", short_of_memory)
+    assert pretrain.run(settings(flow, tmp_path / "run")) == 0
+    assert runs[0].graphs is None
+    assert "out of memory" not in capsys.readouterr().err
+    losses = [[line["loss"] for line in lines_of(run) if "loss" in line] for run in (plain, tmp_path / "run")]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def test_eight_bits_learn_nearly_the_same(flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels of a GPU in plain torch; its matrix products from eight bits exist on CPUs too."""
+
+    def add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+        total += left.float().t() @ right.float()
+
+    for name, value in {"_kernels": lambda: plain_kernels, "_attention": lambda: plain_kernels,
+                        "_add_product": add_product}.items():  # fmt: skip
+        monkeypatch.setattr(fused, name, value)
+    for name in ("has_kernels", "has_eight"):
+        monkeypatch.setattr(f"litebert.model.albert.{name}", lambda device: True)
+    used: list[tuple[bool, bool]] = []
+    of = fused.Plan.of
+
+    def watched(*arguments: Any) -> fused.Plan:
+        plan = of(*arguments)
+        used.append((plan.learns, plan.fp8))
+        return plan
+
+    monkeypatch.setattr(fused.Plan, "of", staticmethod(watched))
+    losses = []
+    for precision in ("bf16", "fp8"):
+        used.clear()
+        assert pretrain.run(settings(flow, tmp_path / precision, precision=precision)) == 0
+        assert set(used) == {(True, precision == "fp8"), (False, False)}  # validated as it will be used
+        losses.append([line["loss"] for line in lines_of(tmp_path / precision) if "loss" in line])
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
+def test_eight_bits_are_refused_where_there_are_none(flow: Flow, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"precision=fp8 needs a GPU .* use bf16"):
+        pretrain.run(settings(flow, tmp_path / "run", precision="fp8"))
 
 
 def test_the_log_tells_what_a_step_did_and_what_the_model_is_worth(plain: Path) -> None:

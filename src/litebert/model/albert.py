@@ -19,6 +19,7 @@ from litebert.errors import ConfigError, DataError
 from litebert.model.adapters import DepthAdapters
 from litebert.model.attention import Backend, Dense, Layout, Packed, attend, choose_backend
 from litebert.model.config import ACTIVATIONS, AlbertConfig, Half
+from litebert.model.eight import has_eight
 from litebert.model.fused import TANH, Plan, Weights, has_hooks, has_kernels, is_current, is_plain, run_passes
 from litebert.model.recorder import Recorder, is_small
 
@@ -89,6 +90,8 @@ class Encoder(nn.Module):
         self.fused = True
         """On a GPU, in half precision, run all passes as one function where that is possible (`fused.py`). It cannot be
         differentiated twice."""
+        self.fp8 = False
+        """There, compute the larger matrix products from eight bits: faster, and less exact."""
         self.recorder = Recorder()
         """Replays small questions to a GPU."""
         self.gradient_checkpointing = False
@@ -149,7 +152,7 @@ class Encoder(nn.Module):
         present = {name: tensor for name, tensor in given.items() if tensor is not None}
         if self._is_recordable(input_ids, depth):
             places = tuple(parameter.data_ptr() for parameter in self.parameters())  # from which a graph reads
-            setting = (depth, self.backend, self.fused, _compute_dtype(self.word_embeddings.weight))
+            setting = (depth, self.backend, self.fused, self.fp8, _compute_dtype(self.word_embeddings.weight))
             return self.recorder(partial(self._padded, depth=depth), present, setting, places)
         return self._padded(**present, depth=depth)
 
@@ -197,7 +200,7 @@ class Encoder(nn.Module):
     def _is_worth_packing(self, words: Tensor, depth: int | None) -> bool:
         """On a GPU it costs a moment of waiting to learn where padding is, which much work makes up for."""
         small = is_small(self.config, words.shape[0] * words.shape[1], self._checked_depth(depth))
-        return not small and self._can_fuse(words) and not torch.cuda.is_current_stream_capturing()
+        return not small and self.can_fuse(words) and not torch.cuda.is_current_stream_capturing()
 
     def _without_padding(
         self, words: Tensor, mask: Tensor, segments: Tensor | None, depth: int | None, rows: Tensor | None
@@ -274,9 +277,9 @@ class Encoder(nn.Module):
         if backend == "auto":  # decided out here, once for all passes, where no compiler has to follow
             dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
             backend = choose_backend(_compute_dtype(hidden), hidden.is_cuda, layout, bias, dropout)
-        if self._can_fuse(hidden):
+        if self.can_fuse(hidden):
             weights = Weights.of(self.attention[0], self.ffn[0])
-            plan = Plan.of(self.config, passes, layout, backend, self.backend == "auto", hidden.device)
+            plan = Plan.of(self.config, passes, layout, backend, self.backend == "auto", hidden.device, self.fp8)
             return run_passes(hidden.to(_compute_dtype(hidden)), weights, plan, rows)
         for layer in range(passes):
             wanted = rows if layer == passes - 1 else None
@@ -288,7 +291,8 @@ class Encoder(nn.Module):
                 hidden = self._pass(hidden, layer, passes, layout, bias, backend, wanted)
         return hidden
 
-    def _can_fuse(self, hidden: Tensor) -> bool:
+    def can_fuse(self, hidden: Tensor) -> bool:
+        """Can all passes of these be one function?"""
         config = self.config
         one_block = config.sharing == "all" and config.num_hidden_groups == config.inner_group_num == 1
         dropout = self.training and (config.hidden_dropout_prob or config.attention_probs_dropout_prob)
@@ -298,6 +302,18 @@ class Encoder(nn.Module):
         half = _compute_dtype(hidden) in (torch.bfloat16, torch.float16)
         able = has_kernels(hidden.device) and is_current(hidden.device)
         return self.fused and fits and half and able and all(map(is_plain, (*self.attention, *self.ffn)))
+
+    def refuse_eight(self) -> None:
+        """Complain where `fp8` would change nothing."""
+        weight, shape = self.word_embeddings.weight, self.config
+        with torch.autocast(weight.device.type, torch.bfloat16):
+            fits = shape.hidden_size % 16 == shape.intermediate_size % 16 == 0 and self.can_fuse(weight)
+        if not (fits and has_eight(weight.device)):
+            raise ConfigError(
+                "precision=fp8 needs a GPU that has eight bits (Ada, Hopper or later) with Triton, and what our "
+                "kernels compute: one shared layer with GELU and sizes that 16 divides, and in training no dropout, no "
+                "checkpointing and no strategy that changes weights from pass to pass; use bf16"
+            )
 
     def _pass(
         self,

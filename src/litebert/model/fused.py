@@ -20,6 +20,7 @@ from torch import Tensor
 
 from litebert.model.attention import Backend, Layout, attend
 from litebert.model.config import AlbertConfig
+from litebert.model.eight import EIGHT, MOST, Eight, product, to_eight
 
 CHUNK = 1024
 """Rows of vocabulary scores at once: they stay in the cache of a large GPU."""
@@ -71,17 +72,20 @@ class Plan:
     """Of attention; "own" are our kernels."""
     learns: bool
     """Will there be a backward?"""
+    fp8: bool = False
+    """Are the larger matrix products computed from eight bits?"""
 
     @staticmethod
     def of(
-        config: AlbertConfig, passes: int, layout: Layout, backend: Backend, is_free: bool, device: torch.device
-    ) -> Plan:
+        config: AlbertConfig, passes: int, layout: Layout, backend: Backend, is_free: bool, device: torch.device,
+        fp8: bool = False,
+    ) -> Plan:  # fmt: skip
         """`is_free`: nobody has asked for this backend, so we may take our own."""
         heads = config.num_attention_heads
         own = is_free and _attention().can_attend(config.hidden_size // heads, device)
         return Plan(
             passes, heads, config.layer_norm_eps, TANH[config.hidden_act], layout, "own" if own else backend,
-            torch.is_grad_enabled(),
+            torch.is_grad_enabled(), fp8,
         )  # fmt: skip
 
 
@@ -108,12 +112,15 @@ class _Passes(torch.autograd.Function):
         weights = Weights(*parameters).cast(hidden.dtype)
         kept = []
         with torch.autocast(hidden.device.type, enabled=False):
+            products = _Eighths(weights, plan.learns) if plan.fp8 else _Products(weights)
+            small = products.begin(hidden)
             for number in range(plan.passes):
-                hidden, this = _forward(hidden, weights, plan, rows if number == plan.passes - 1 else None)
+                wanted = rows if number == plan.passes - 1 else None
+                hidden, small, this = _forward(hidden, small, weights, products, plan, wanted)
                 if plan.learns:
                     kept.append(this)
                 del this  # else it would stay through the next pass
-        ctx.plan, ctx.weights, ctx.rows, ctx.kept = plan, weights, rows, kept
+        ctx.plan, ctx.weights, ctx.products, ctx.rows, ctx.kept = plan, weights, products, rows, kept
         ctx.dtypes = [parameter.dtype for parameter in parameters]
         return hidden
 
@@ -130,7 +137,7 @@ class _Passes(torch.autograd.Function):
                 this = kept.pop()
                 if again:  # its backward writes there
                     this = this._replace(wide=this.wide.clone())
-                slope = _backward(slope, this, ctx.weights, ctx.plan, rows, sums)
+                slope = _backward(slope, this, ctx.weights, ctx.products, ctx.plan, rows, sums)
                 rows = None
         return slope, None, None, *(total.to(dtype) for total, dtype in zip(sums.total(), ctx.dtypes, strict=True))
 
@@ -165,37 +172,126 @@ class _Sums:
         )  # fmt: skip
 
 
-def _forward(hidden: Tensor, weights: Weights, plan: Plan, rows: Tensor | None) -> tuple[Tensor, _Pass]:
+class _Products:
+    """A layer's matrix products, as they are."""
+
+    fp8 = False
+    reach: Tensor | None = None
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+
+    def begin(self, hidden: Tensor) -> Tensor:
+        """What comes before the first pass, as products take it."""
+        return hidden
+
+    def qkv(self, small: Tensor) -> Tensor:  # (T, 3H)
+        return torch.addmm(self.weights.qkv_bias, small, self.weights.qkv.t())
+
+    def feed(self, small: Tensor, tanh: bool, learns: bool) -> tuple[Tensor, Tensor]:
+        """What GELU gets, (T, W), where something is learned; and what the half gives, (T, H)."""
+        weights, ops = self.weights, _kernels()
+        if learns:
+            wide = torch.addmm(weights.widen_bias, small, weights.widen.t())
+            bent = ops.gelu(wide, tanh)
+        else:
+            wide = bent = ops.product_gelu(weights.widen_bias, small, weights.widen.t(), tanh)
+        return wide, torch.addmm(weights.narrow_bias, bent, weights.narrow.t())
+
+    def to_wide(self, slope: Tensor, small: Eight | None) -> Tensor:  # (T, W)
+        return slope @ self.weights.narrow
+
+    def to_middle(self, slope: Tensor, to_wide: Tensor, small: Eight | None) -> tuple[Tensor, Tensor | None]:
+        """The slope with what comes through the feed-forward half, or that beside it."""
+        return slope.addmm_(to_wide, self.weights.widen), None
+
+
+class _Eighths(_Products):
+    """The same from eight bits: queries, keys and values forward, the feed-forward half both ways.
+
+    LayerNorm and GELU give numbers that need no unit but one. Slopes have one for each row. How far those of a row of
+    GELU's may reach is known beforehand: no further than the row's length before, times the longest of the vectors
+    that it is multiplied with, times GELU's steepest slope.
+    """
+
+    fp8 = True
+
+    def __init__(self, weights: Weights, learns: bool) -> None:
+        super().__init__(weights)
+        self.dtype = weights.qkv.dtype
+        self.one = torch.ones((), device=weights.qkv.device)
+        self.eights = {name: to_eight(getattr(weights, name)) for name in ("qkv", "widen", "narrow")}
+        if learns:
+            self.reach = 1.2 * weights.narrow.float().norm(dim=0).amax()
+            self.turned = {name: _turned(self.eights[name]) for name in ("widen", "narrow")}
+
+    def begin(self, hidden: Tensor) -> Tensor:
+        return hidden.clamp(-MOST, MOST).to(EIGHT)
+
+    def qkv(self, small: Tensor) -> Tensor:
+        return self._product("qkv", small, self.weights.qkv_bias)
+
+    def feed(self, small: Tensor, tanh: bool, learns: bool) -> tuple[Tensor, Tensor]:
+        wide = self._product("widen", small, self.weights.widen_bias)
+        bent = _kernels().gelu(wide, tanh, eight=True)
+        return wide, self._product("narrow", bent, self.weights.narrow_bias)
+
+    def to_wide(self, slope: Tensor, small: Eight | None) -> Tensor:
+        assert small is not None
+        return product(small, self.turned["narrow"], self.dtype)
+
+    def to_middle(self, slope: Tensor, to_wide: Tensor, small: Eight | None) -> tuple[Tensor, Tensor | None]:
+        assert small is not None
+        return slope, product(small, self.turned["widen"], self.dtype)
+
+    def _product(self, name: str, small: Tensor, bias: Tensor) -> Tensor:
+        return product(Eight(small, self.one), self.eights[name], self.dtype, bias)
+
+
+def _turned(matrix: Eight) -> Eight:
+    """The transpose, with its unit for every row."""
+    values = matrix.values.t().contiguous()
+    return Eight(values, matrix.unit.expand(len(values), 1).contiguous())
+
+
+def _forward(
+    hidden: Tensor, small: Tensor, weights: Weights, products: _Products, plan: Plan, rows: Tensor | None
+) -> tuple[Tensor, Tensor, _Pass]:
+    """`small` is `hidden` as products take it, and so is the second of what comes out."""
     ops = _kernels()
-    qkv = torch.addmm(weights.qkv_bias, hidden, weights.qkv.t())  # (T, 3H)
+    qkv = products.qkv(small)  # (T, 3H)
     context, attended = _attend(qkv, plan)
     residual = hidden
     if rows is not None:
         residual, context = hidden.index_select(0, rows), context.index_select(0, rows)
     mixed = torch.addmm(weights.out_bias, context, weights.out.t())
-    middle, *normed = ops.add_norm(mixed, residual, weights.norm, weights.norm_bias, plan.eps, plan.learns)
-    if plan.learns:
-        wide = torch.addmm(weights.widen_bias, middle, weights.widen.t())  # (T, W)
-        bent = ops.gelu(wide, plan.tanh)
-    else:
-        wide = bent = ops.product_gelu(weights.widen_bias, middle, weights.widen.t(), plan.tanh)
-    narrow = torch.addmm(weights.narrow_bias, bent, weights.narrow.t())
-    out, *last_normed = ops.add_norm(narrow, middle, weights.last_norm, weights.last_norm_bias, plan.eps, plan.learns)
-    return out, _Pass(hidden, qkv, attended, context, tuple(normed), middle, wide, tuple(last_normed))
+    middle, small, *normed = ops.add_norm(
+        mixed, residual, weights.norm, weights.norm_bias, plan.eps, plan.learns, products.fp8
+    )
+    wide, narrow = products.feed(small, plan.tanh, plan.learns)
+    out, small, *last_normed = ops.add_norm(
+        narrow, middle, weights.last_norm, weights.last_norm_bias, plan.eps, plan.learns, products.fp8
+    )
+    return out, small, _Pass(hidden, qkv, attended, context, tuple(normed), middle, wide, tuple(last_normed))
 
 
-def _backward(slope: Tensor, kept: _Pass, weights: Weights, plan: Plan, rows: Tensor | None, sums: _Sums) -> Tensor:
+def _backward(
+    slope: Tensor, kept: _Pass, weights: Weights, products: _Products, plan: Plan, rows: Tensor | None, sums: _Sums
+) -> Tensor:
     """From the slope of what a pass gave to the slope of what it got."""
     ops = _kernels()
     total, *moments = kept.last_normed
-    slope = ops.norm_backward(slope, total, weights.last_norm, *moments, sums.last_norm)
-    to_wide = slope @ weights.narrow  # (T, W)
-    ops.gelu_backward(kept.wide, to_wide, plan.tanh, sums.widen_bias)  # from here on kept.wide is what GELU gave
+    slope, small, length = ops.norm_backward(
+        slope, None, total, weights.last_norm, *moments, sums.last_norm, products.fp8
+    )
+    to_wide = products.to_wide(slope, small)  # (T, W)
+    # from here on kept.wide is what GELU gave
+    small = ops.gelu_backward(kept.wide, to_wide, plan.tanh, sums.widen_bias, length, products.reach)
     _add_product(sums.narrow, slope, kept.wide)
     _add_product(sums.widen, to_wide, kept.middle)
-    slope.addmm_(to_wide, weights.widen)
+    slope, more = products.to_middle(slope, to_wide, small)
     total, *moments = kept.normed
-    slope = ops.norm_backward(slope, total, weights.norm, *moments, sums.norm)
+    slope, *_ = ops.norm_backward(slope, more, total, weights.norm, *moments, sums.norm, False)
     _add_product(sums.out, slope, kept.context)
     to_context = slope @ weights.out
     if rows is not None:

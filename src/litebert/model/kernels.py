@@ -14,14 +14,22 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from litebert.model.eight import EIGHT, Eight
+
 PROGRAMS = 2048  # that share the rows where sums are made, at most
 ROWS_EACH = 8  # that a program has at least
-TALL, WIDE = 16, 256  # a tile of what is summed column by column
+TALL, WIDE = 8, 256  # a tile of what is summed column by column
 
 
 @triton.jit
-def _add_norm(x, residual, weight, bias, out, mean, scale, eps,
-              KEEPS: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def _to_eight(values):
+    """Of which one is worth one."""
+    return tl.minimum(tl.maximum(values, -448.0), 448.0).to(tl.float8e4nv)
+
+
+@triton.jit
+def _add_norm(x, residual, weight, bias, out, small, mean, scale, eps,
+              KEEPS: tl.constexpr, SMALL: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < C
@@ -34,26 +42,33 @@ def _add_norm(x, residual, weight, bias, out, mean, scale, eps,
     factor = tl.rsqrt(tl.sum(here * here, axis=0) / C + eps)
     normed = here * factor * tl.load(weight + column, mask=inside) + tl.load(bias + column, mask=inside)
     tl.store(out + at, normed.to(out.dtype.element_ty), mask=inside)
+    if SMALL:
+        tl.store(small + at, _to_eight(normed), mask=inside)
     if KEEPS:
         tl.store(mean + row, middle)
         tl.store(scale + row, factor)
 
 
-def add_norm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, keeps: bool) -> tuple[Tensor, ...]:
-    """LayerNorm of the sum, and what its backward needs: the sum, in the place of `x`, its mean and 1/deviation."""
+def add_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, keeps: bool, eight: bool
+) -> tuple[Tensor, ...]:
+    """LayerNorm of the sum; the same for matrix products, in eight bits if they want it so; and what its backward
+    needs: the sum, in the place of `x`, its mean and 1/deviation."""
     rows, columns = x.shape
     out = torch.empty_like(x)
+    small = torch.empty_like(x, dtype=EIGHT) if eight else out
     mean, scale = (torch.empty(rows if keeps else 0, dtype=torch.float32, device=x.device) for _ in range(2))
     block = triton.next_power_of_2(columns)
     _add_norm[(rows,)](
-        x, residual, weight, bias, out, mean, scale, eps, KEEPS=keeps, C=columns, BLOCK=block,
+        x, residual, weight, bias, out, small, mean, scale, eps, KEEPS=keeps, SMALL=eight, C=columns, BLOCK=block,
         num_warps=max(1, block // 1024),
     )  # fmt: skip
-    return out, x, mean, scale
+    return out, small, x, mean, scale
 
 
 @triton.jit(do_not_specialize=["rows"])
-def _norm_backward(slope, total, weight, mean, scale, out, sums, rows, C: tl.constexpr, BLOCK: tl.constexpr):
+def _norm_backward(slope, more, total, weight, mean, scale, out, small, unit, length, sums, rows,
+                   MORE: tl.constexpr, SMALL: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < C
@@ -64,6 +79,8 @@ def _norm_backward(slope, total, weight, mean, scale, out, sums, rows, C: tl.con
     for row in range(program, rows, tl.num_programs(0)):
         at = row * tl.cast(C, tl.int64) + column
         above = tl.load(slope + at, mask=inside, other=0).to(tl.float32)
+        if MORE:
+            above += tl.load(more + at, mask=inside, other=0)
         factor = tl.load(scale + row)
         normed = (tl.load(total + at, mask=inside, other=0).to(tl.float32) - tl.load(mean + row)) * factor
         normed = tl.where(inside, normed, 0.0)
@@ -72,7 +89,13 @@ def _norm_backward(slope, total, weight, mean, scale, out, sums, rows, C: tl.con
         above *= by
         here = (above - normed * (tl.sum(above * normed, axis=0) / C) - tl.sum(above, axis=0) / C) * factor
         tl.store(out + at, here.to(out.dtype.element_ty), mask=inside)
-        to_before += tl.where(inside, here, 0.0)
+        here = tl.where(inside, here, 0.0)
+        to_before += here
+        if SMALL:
+            one = tl.maximum(tl.max(tl.abs(here), axis=0), 1e-30) / 448.0
+            tl.store(small + at, _to_eight(here / one), mask=inside)
+            tl.store(unit + row, one)
+            tl.store(length + row, tl.sqrt(tl.sum(here * here, axis=0)))
     place = sums + program * 3 * C + column
     tl.store(place, tl.load(place, mask=inside) + to_weight, mask=inside)
     tl.store(place + C, tl.load(place + C, mask=inside) + to_bias, mask=inside)
@@ -84,14 +107,28 @@ def norm_sums(rows: int, columns: int, device: torch.device) -> Tensor:
     return torch.zeros(_programs(rows, PROGRAMS), 3, columns, device=device)
 
 
-def norm_backward(slope: Tensor, total: Tensor, weight: Tensor, mean: Tensor, scale: Tensor, sums: Tensor) -> Tensor:
+def norm_backward(
+    slope: Tensor, more: Tensor | None, total: Tensor, weight: Tensor, mean: Tensor, scale: Tensor, sums: Tensor,
+    eight: bool,
+) -> tuple[Tensor, Eight | None, Tensor | None]:  # fmt: skip
+    """The slope of what went in, from `slope`, and `more` if there is some, of what came out.
+
+    Where `eight` asks for it, also in eight bits, with the length of each row.
+    """
     rows, columns = slope.shape
     out = torch.empty_like(slope)
+    small = Eight(torch.empty_like(slope, dtype=EIGHT), _column(slope)) if eight else None
+    length = _column(slope) if eight else None
     block = triton.next_power_of_2(columns)
     _norm_backward[(min(rows, len(sums)),)](
-        slope, total, weight, mean, scale, out, sums, rows, C=columns, BLOCK=block, num_warps=max(1, block // 1024)
-    )
-    return out
+        slope, more, total, weight, mean, scale, out, *(small or (None, None)), length, sums, rows,
+        MORE=more is not None, SMALL=eight, C=columns, BLOCK=block, num_warps=max(1, block // 1024),
+    )  # fmt: skip
+    return out, small, length
+
+
+def _column(x: Tensor) -> Tensor:  # (T, 1)
+    return torch.empty(len(x), 1, dtype=torch.float32, device=x.device)
 
 
 def _programs(rows: int, most: int) -> int:
@@ -111,17 +148,19 @@ def _bend(x, TANH: tl.constexpr):
 
 
 @triton.jit
-def _gelu(x, out, count, TANH: tl.constexpr, BLOCK: tl.constexpr):
+def _gelu(x, out, count, TANH: tl.constexpr, SMALL: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
     here = tl.load(x + at, mask=inside, other=0).to(tl.float32)
     through, _ = _bend(here, TANH)
-    tl.store(out + at, (here * through).to(out.dtype.element_ty), mask=inside)
+    here *= through
+    tl.store(out + at, _to_eight(here) if SMALL else here.to(out.dtype.element_ty), mask=inside)
 
 
-def gelu(x: Tensor, tanh: bool) -> Tensor:
-    out = torch.empty_like(x)
-    _gelu[(triton.cdiv(x.numel(), 4096),)](x, out, x.numel(), TANH=tanh, BLOCK=4096, num_warps=8)
+def gelu(x: Tensor, tanh: bool, eight: bool = False) -> Tensor:
+    """In eight bits if that is wanted."""
+    out = torch.empty_like(x, dtype=EIGHT if eight else None)
+    _gelu[(triton.cdiv(x.numel(), 4096),)](x, out, x.numel(), TANH=tanh, SMALL=eight, BLOCK=4096, num_warps=8)
     return out
 
 
@@ -140,11 +179,13 @@ def _tile(row, column, rows, C: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["rows"])
-def _gelu_backward(x, slope, sums, rows, C: tl.constexpr, TANH: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr):
+def _gelu_backward(x, slope, sums, small, unit, length, reach, rows, C: tl.constexpr,
+                   TANH: tl.constexpr, SMALL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
     column = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
     summed = tl.zeros([TALL, WIDE], tl.float32)
     for first in range(tl.program_id(1) * TALL, rows, tl.num_programs(1) * TALL):
-        at, inside = _tile(first + tl.arange(0, TALL), column, rows, C)
+        row = first + tl.arange(0, TALL)
+        at, inside = _tile(row, column, rows, C)
         here = tl.load(x + at, mask=inside, other=0).to(tl.float32)
         above = tl.load(slope + at, mask=inside, other=0).to(tl.float32)
         through, steep = _bend(here, TANH)
@@ -152,6 +193,11 @@ def _gelu_backward(x, slope, sums, rows, C: tl.constexpr, TANH: tl.constexpr, TA
         tl.store(slope + at, above.to(slope.dtype.element_ty), mask=inside)
         tl.store(x + at, (here * through).to(x.dtype.element_ty), mask=inside)
         summed += above
+        if SMALL:
+            one = tl.maximum(tl.load(length + row, mask=row < rows, other=0) * tl.load(reach), 1e-30) / 448.0
+            tl.store(small + at, _to_eight(above / one[:, None]), mask=inside)
+            if tl.program_id(0) == 0:
+                tl.store(unit + row, one, mask=row < rows)
     _add_columns(sums, tl.program_id(1), column, summed, C)
 
 
@@ -166,13 +212,21 @@ def column_sums(rows: int, columns: int, device: torch.device) -> Tensor:
     return torch.zeros(_programs(rows, PROGRAMS // triton.cdiv(columns, WIDE)), columns, device=device)
 
 
-def gelu_backward(x: Tensor, slope: Tensor, tanh: bool, sums: Tensor) -> None:
-    """In place: what came out of GELU takes the place of `x`, which went in, and its slope that of `slope`."""
+def gelu_backward(
+    x: Tensor, slope: Tensor, tanh: bool, sums: Tensor, length: Tensor | None = None, reach: Tensor | None = None
+) -> Eight | None:
+    """In place: what came out of GELU takes the place of `x`, which went in, and its slope that of `slope`.
+
+    Also in eight bits, where `length` times `reach` says for each row what no slope in it exceeds.
+    """
     rows, columns = x.shape
     programs = min(len(sums), triton.cdiv(rows, TALL))
+    small = None if length is None else Eight(torch.empty_like(x, dtype=EIGHT), _column(x))
     _gelu_backward[(triton.cdiv(columns, WIDE), programs)](
-        x, slope, sums, rows, C=columns, TANH=tanh, TALL=TALL, WIDE=WIDE, num_warps=8
-    )
+        x, slope, sums, *(small or (None, None)), length, reach, rows,
+        C=columns, TANH=tanh, SMALL=small is not None, TALL=TALL, WIDE=WIDE, num_warps=8,
+    )  # fmt: skip
+    return small
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -23,12 +23,13 @@ from litebert.model import Albert, AlbertConfig, preset
 from litebert.predict import Model, load
 from litebert.train.log import counting
 from litebert.train.runtime import has_bfloat16
+from litebert.train.settings import Precision
 
 if TYPE_CHECKING:
     from litebert.recipes.bench import Config
 
 PEER = "transformers"
-BATCHES = 8  # of texts where their lengths vary
+BATCHES = {"cuda": 32, "cpu": 8}  # of texts where their lengths vary
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,13 @@ class Arena:
 
     def bf16(self, training: bool) -> bool:
         """Training takes it wherever it is faster; who only reads, on a GPU."""
+        return self.precision(training) != "fp32"
+
+    def precision(self, training: bool) -> Precision:
+        """Ours; the others have bf16 where we have fp8."""
         if self.config.precision == "auto":
-            return self.device.type == "cuda" or (training and has_bfloat16(self.device))
-        return self.config.precision == "bf16"
+            return "bf16" if self.device.type == "cuda" or (training and has_bfloat16(self.device)) else "fp32"
+        return self.config.precision
 
     def peers(self, albert: Albert, kind: str, dtype: torch.dtype = torch.float32) -> dict[str, tuple[Any, Any]]:
         """By name, transformers' model with the same weights, in this type, and how it is called."""
@@ -87,18 +92,20 @@ class Arena:
             found[f"{PEER}, compiled"] = (second, torch.compile(second))
         return found
 
-    def groups(self, rows: int) -> list[list[int]]:
-        """Lengths of texts, in batches of similar ones: those of a file, or drawn as the lengths of sentences fall."""
-        most, data = max(self.config.length), self.config.data
+    def groups(self, rows: int, tokens: int | None = None) -> list[list[int]]:
+        """Lengths of texts, in batches of similar ones, of so many rows or tokens: those of a file, or drawn as the
+        lengths of sentences fall."""
+        most, data, count = max(self.config.length), self.config.data, BATCHES[self.device.type] * rows
         if self.model is None or data is None:
-            drawn = np.random.default_rng(self.config.seed).lognormal(3.1, 0.6, size=BATCHES * rows)
+            drawn = np.random.default_rng(self.config.seed).lognormal(3.1, 0.6, size=count)
             lengths = drawn.astype(int).clip(4, most).tolist()
         else:
-            texts = list(islice((line for line in read_lines([data]) if line.strip()), BATCHES * rows))
+            texts = list(islice((line for line in read_lines([data]) if line.strip()), count))
             if not texts:
                 raise DataError(f"{data}: holds no text; give a file with a text per line")
             lengths = [min(most, len(encoding.ids)) for encoding in self.model.tokenizer.encode(texts)]
-        return [[lengths[i] for i in group] for group in by_length(lengths, rows)]
+        batches = by_length(lengths, rows) if tokens is None else by_length(lengths, None, tokens)
+        return [[lengths[i] for i in batch] for batch in batches]
 
     def texts(self, lengths: Sequence[int]) -> tuple[Tensor, Tensor | None]:
         """Made-up ids of a batch of texts of these lengths, and which are real; None where all are."""

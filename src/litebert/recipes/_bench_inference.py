@@ -27,9 +27,12 @@ def cases(arena: Arena) -> Iterator[Case]:
         who: partial(_asked, call.eval()) for who, (_, call) in arena.peers(albert, "AlbertModel", dtype).items()
     }
     encoders[OURS] = albert.to(arena.device, dtype).eval().encoder
+    if arena.precision(training=False) == "fp8":
+        albert.encoder.refuse_eight()
+        albert.encoder.fp8 = True
     for length in config.length:
         yield _case(arena, encoders, f"{rows} texts of {length}", [[length] * rows])
-    groups = arena.groups(rows)
+    groups = arena.groups(rows, rows * max(config.length))  # as many tokens at once
     lengths = [length for group in groups for length in group]
     yield _case(arena, encoders, f"{len(lengths)} texts of {min(lengths)} to {max(lengths)}", groups)
     for length in (length for length in SINGLE if length <= arena.shape.max_position_embeddings):

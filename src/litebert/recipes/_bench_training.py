@@ -31,7 +31,7 @@ from litebert.train.loop import Step
 from litebert.train.optimizers import adamw
 from litebert.train.runtime import ALONE
 
-STEPS = 5  # that somebody takes in one turn of pre-training
+STEPS = {"cuda": 20, "cpu": 5}  # that somebody takes in one turn of pre-training
 TOKENS = {"cuda": 1 << 16, "cpu": 1 << 9}  # in a step of pre-training
 RATE = 1e-5
 
@@ -104,6 +104,7 @@ def _learn(
             found = loss(batch)
         if found.requires_grad:  # else the gradients are there already
             found.backward()
+        del found  # it knows the stream on which it was made, and no recording on another may meet it
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
@@ -131,9 +132,12 @@ def _pretraining(arena: Arena, length: int) -> Case:
     rows = config.batch_size or max(1, TOKENS[arena.device.type] // length)
     name = f"pre-training, {rows} × {length}"
     settings = Pretraining(
-        data=config.data, out=Path(), preset=config.preset, steps=(config.rounds + 2) * STEPS, batch_size=rows,
-        length=length, depth_ramp="", precision="bf16" if bf16 else "fp32", validate_every=1 << 30, seed=config.seed,
-        device=config.device, workers=0,  # batches that threads make while others have their turn would cost us nothing
+        data=config.data, out=Path(), preset=config.preset, steps=(config.rounds + 2) * STEPS[arena.device.type],
+        batch_size=rows, length=length, depth_ramp="", precision=arena.precision(training=True),
+        validate_every=1 << 30, seed=config.seed, device=config.device,
+        # on a CPU, batches that threads make while others have their turn would cost us nothing; a GPU never waits for
+        # them, and four of twenty are made then
+        workers=2 if arena.device.type == "cuda" else 0,
     )  # fmt: skip
 
     def measure() -> dict[str, Measured]:
@@ -181,18 +185,19 @@ class Turns:
         self._seconds: dict[str, list[float]] = {who: [] for who in (*peers, OURS)}
         self._memory: dict[str, int | None] = dict.fromkeys(self._seconds)
         self._tokens: list[float] = []
+        self._steps = STEPS[device.type]
         self._resume()
 
     def __call__(self, step: Step) -> None:
         self._tokens.append(step.metrics["tokens"])
-        if step.done % STEPS:
+        if step.done % self._steps:
             return
         # the first turn compiles and fills caches, the last one validates and saves
-        counts = STEPS < step.done < step.total
+        counts = self._steps < step.done < step.total
         self._keep(OURS, counts)
         for who, peer in self._peers.items():
             self._resume()
-            for _ in range(STEPS):
+            for _ in range(self._steps):
                 peer()
             self._keep(who, counts)
         self._advance()
@@ -216,7 +221,7 @@ class Turns:
     def _keep(self, who: str, counts: bool) -> None:
         wait(self._device)
         if counts:
-            self._seconds[who].append((time.perf_counter() - self._began) / STEPS)
-            if self._device.type == "cuda":
-                needed = torch.cuda.max_memory_allocated(self._device) - self._before
-                self._memory[who] = max(needed, self._memory[who] or 0)
+            self._seconds[who].append((time.perf_counter() - self._began) / self._steps)
+        if self._device.type == "cuda":  # in the first turn too: later a recorded step has its memory already
+            needed = torch.cuda.max_memory_allocated(self._device) - self._before
+            self._memory[who] = max(needed, self._memory[who] or 0)

@@ -17,7 +17,6 @@ from litebert.data.batches import IGNORED
 from litebert.data.prefetch import Prefetch
 from litebert.data.pretraining import PretrainingBatch
 from litebert.errors import CheckpointError, ConfigError
-from litebert.model.recorder import is_small
 from litebert.predict import Model
 from litebert.recipes._pretraining_parts import DEPTH_RAMP, Parts
 from litebert.recipes._shared import write_run
@@ -201,24 +200,26 @@ class Run:
         ]
 
     def _recorded_measure(self, piece: Piece) -> Mapping[str, Tensor]:
-        small = is_small(self.parts.shape, len(piece.batch.input_ids), piece.depth)
-        return self._measure(piece) if self.graphs is None or not small else self.graphs(self._measure, piece)
+        return self._measure(piece) if self.graphs is None else self.graphs(self._measure, piece)
 
     def _measure(self, piece: Piece) -> dict[str, Tensor]:
         """Figures that add up over micro-batches and ranks."""
         masked, paired = piece.totals[:2]
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.parts.precision == "bf16"):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.parts.precision in ("bf16", "fp8")):
             measured: dict[str, Tensor] = self.parts.call(piece.batch, piece.depth, piece.longest, masked, paired)
         return measured | dict(zip(("masked", "paired", "tokens", "padding"), piece.counts, strict=True))
 
     def _halve(self) -> bool:
-        """Out of memory: take half as many sequences at once, and the same number in all."""
+        """Out of memory: do without graphs, or take half as many sequences at once, and the same number in all."""
+        if self.graphs is not None:  # what they hold may be enough
+            self.graphs = None
+            torch.cuda.empty_cache()
+            return True
         rows = self._rows()
         if rows < 2 or self.ranks.world > 1:  # the other ranks are already waiting for this step's gradients
             return False
         self.pieces *= 2
         self.prefetch.forget()
-        self.graphs = None
         torch.cuda.empty_cache()
         self._say(
             f"out of memory with {rows} sequences at once: going on with {rows // 2}, as many per step as before "
@@ -283,6 +284,7 @@ class Run:
         assert parts.held_out is not None
         total: dict[str, Tensor] = {}
         parts.objective.eval()
+        parts.albert.encoder.fp8 = False  # as the model will be used
         with parts.average.applied() if parts.average is not None else nullcontext():
             for number in range(parts.validation_batches):
                 batch = parts.held_out.batch(number, self.ranks.rank, self.ranks.world)
@@ -290,6 +292,7 @@ class Run:
                 sums = self._measure(Piece(batch.to(self.device), depth, self.config.length, counts, ones))
                 total = {name: total.get(name, 0.0) + value for name, value in sums.items()}
         parts.objective.train()
+        parts.albert.encoder.fp8 = parts.precision == "fp8"
         figures = self.ranks.total(torch.stack([value.float() for value in total.values()])).tolist()
         found = dict(zip(total, figures, strict=True))
         mlm_loss = found["mlm_loss"] / found["masked"]

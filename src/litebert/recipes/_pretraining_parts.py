@@ -58,6 +58,8 @@ class Parts:
         self._refuse_layers_out()
         self.call, self.ranks = distribute(self.objective, ranks, config.parallel, unused=self._leaves_layers_out())
         self._make_optimizer()
+        if self.precision == "fp8":
+            self.albert.encoder.train().refuse_eight()
         most = config.micro_batch or max(1, TOKENS_AT_ONCE[device.type] // config.length)
         self.pieces = -(-config.batch_size // (ranks.world * most))
         self.decisive = {key: value for key, value in asdict(config).items() if key not in FREE}
@@ -145,6 +147,7 @@ class Parts:
         self.precision = usual if config.precision == "auto" else config.precision
         if self.precision == "bf16-pure":
             self.albert.bfloat16()
+        self.albert.encoder.fp8 = self.precision == "fp8"
         self.objective = PretrainingObjective(self.albert, config.order_weight)
         if cuda if config.compile is None else config.compile:
             encoder = self.albert.encoder

@@ -18,6 +18,8 @@ from litebert.files import read_json, write_json
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from litebert.predict import Model
+
 INTERRUPTED = 130
 SEED_LIMIT = 1 << 32  # the loop multiplies a seed to give every step its own, and torch takes 64 bits
 
@@ -37,6 +39,16 @@ def check_numbers(config: Any, *counts: str) -> None:
     seed = getattr(config, "seed", 0)
     if not 0 <= seed < SEED_LIMIT:
         raise ConfigError(f"seed={seed} must lie between 0 and {SEED_LIMIT - 1}")
+
+
+def set_precision(model: Model, precision: str) -> None:
+    """How it answers from now on."""
+    from litebert.train.runtime import answers_in_bf16
+
+    model.bf16 = answers_in_bf16(precision, model.device)
+    if precision == "fp8":
+        model.encoder.eval().refuse_eight()
+    model.encoder.fp8 = precision == "fp8"
 
 
 def refuse_unwritable(out: Path) -> None:

@@ -53,8 +53,9 @@ class Config:
     batch_size: int | None = None
     """Sequences at once; by default 256 to infer on a GPU, 8 on a CPU, 32 to fine-tune, and 65,536 tokens to
     pre-train on a GPU, 512 on a CPU."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """auto: bf16 on a GPU and, for training, on a CPU with instructions for it; fp32 elsewhere."""
+    precision: Literal["auto", "fp32", "bf16", "fp8"] = "auto"
+    """auto: bf16 on a GPU and, for training, on a CPU with instructions for it; fp32 elsewhere. fp8, to infer and to
+    pre-train on a newer GPU: our larger matrix products from eight bits, the others in bf16."""
     compiled: bool | None = None
     """Let transformers run under torch.compile too; by default on a GPU only."""
     rounds: int = 7
@@ -72,6 +73,8 @@ class Config:
         check_numbers(self, "rounds", *(["batch_size"] if self.batch_size is not None else []))
         if not self.what or not self.length or min(self.length) < 8:
             raise ConfigError("give something to measure, such as infer, and lengths of 8 or more")
+        if self.precision == "fp8" and "finetune" in self.what:
+            raise ConfigError("precision=fp8 is for infer and pretrain: finetune takes no eight bits")
         if "pretrain" in self.what and self.data is None:
             raise ConfigError("bench pretrain reads real text: give the shards of litebert prepare with --data")
         if "pretrain" in self.what and len(self.what) > 1:

@@ -94,8 +94,9 @@ class Run:
     dropout: float = 0.0
     """Of hidden states and attention in a new model; ALBERT v2 has none."""
     precision: Precision = "auto"
-    """bf16 has float32 weights, bf16-pure float32 masters beside its own; auto: bf16 on a GPU and on a CPU with
-    instructions for it, fp32 elsewhere."""
+    """bf16 has float32 weights, bf16-pure float32 masters beside its own, fp8 is bf16 with the larger matrix products
+    from eight bits (Ada, Hopper and later GPUs); auto: bf16 on a GPU and on a CPU with instructions for it, fp32
+    elsewhere."""
     gradient_checkpointing: bool = False
     """Recompute instead of remembering: less memory, a third more time."""
     compile: bool | None = None

@@ -41,7 +41,8 @@ class Graphs:
     """Computes losses and gradients, by replaying what was recorded when a shape came for the second time.
 
     After a replay the gradients are there already, and "loss" asks for none. A loss may depend on the batch, the
-    weights and the device's random numbers alone, and may not ask the device for a value. A replay gives what the
+    weights and the device's random numbers alone, and may not ask the device for a value; when it is recorded, no loss
+    of an earlier call may be alive, because autograd would wait for the stream of that one. A replay gives what the
     kernels would have given one by one, so it does not matter which steps are replays.
     """
 

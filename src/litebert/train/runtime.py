@@ -35,7 +35,9 @@ def has_bfloat16(device: torch.device) -> bool:
 
 def answers_in_bf16(precision: str, device: torch.device) -> bool:
     """Who only answers takes it by itself on a GPU alone; on a CPU answers are exact until somebody asks for speed."""
-    return device.type == "cuda" and has_bfloat16(device) if precision == "auto" else precision == "bf16"
+    if precision == "auto":
+        return device.type == "cuda" and has_bfloat16(device)
+    return precision in ("bf16", "fp8")
 
 
 def reseed(seed: int) -> None:

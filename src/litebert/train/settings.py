@@ -13,7 +13,7 @@ ScheduleName = Literal["linear", "cosine", "poly", "wsd", "constant"]
 Bounds = Literal["none", "view", "project"]
 Squash = Literal["none", "tanh", "softplus"]
 Parallel = Literal["ddp", "fsdp"]
-Precision = Literal["auto", "fp32", "bf16", "bf16-pure"]
+Precision = Literal["auto", "fp32", "bf16", "bf16-pure", "fp8"]
 
 
 @dataclass(frozen=True)
