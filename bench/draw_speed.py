@@ -1,0 +1,89 @@
+"""One picture of what `litebert bench --out` found: throughput, single texts, and how far from the limit each is.
+
+  python bench/draw_speed.py runs/infer/bench.json runs/pretrain/bench.json --out docs/images/speed-h200.svg
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from litebert.measure.curves import COLOURS, colour_of, compact
+from litebert.recipes.bench import OURS
+
+INK, QUIET, PALE = (COLOURS[name][0] for name in ("ink", "quiet", "line"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("found", type=Path, nargs="+", help="bench.json files of one machine")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in options.found]
+    rows = [row | {"who": name_of(row["who"], run)} for run in runs for row in run["rows"]]
+    names = list(dict.fromkeys(row["who"] for row in rows))
+    many = [row for row in rows if not row["case"].startswith("one ")]
+    single = [row for row in rows if row["case"].startswith("one ")]
+    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    left, middle, right = figure.subplots(1, 3, width_ratios=(4, 4, 5))
+    bars(left, many, names, "tokens_per_second", "tokens per second")
+    bars(middle, single, names, "milliseconds", "milliseconds for one text")
+    roofline(right, rows, names, runs)
+    handles = [left.barh(0, 0, color=colour(number)) for number in range(len(names))]
+    figure.legend(handles, names, loc="outside upper left", ncols=len(names), frameon=False, fontsize=9)
+    figure.savefig(options.out, metadata={"Date": None})
+    print(f"{options.out}: {runs[0]['machine']}, torch {runs[0]['torch']}, transformers {runs[0]['transformers']}")
+
+
+def name_of(who: str, run: dict[str, Any]) -> str:
+    return f"{who}, fp8" if who == OURS and run["settings"]["precision"] == "fp8" else who
+
+
+def bars(axes: Any, rows: list[dict[str, Any]], names: list[str], figure: str, title: str) -> None:
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    most, at, ticks = max((row[figure] for row in rows), default=1.0), 0.0, []
+    for case in cases:
+        group = [row for row in rows if row["case"] == case]
+        for row in group:
+            axes.barh(at, row[figure], height=0.86, color=colour(names.index(row["who"])))
+            axes.text(row[figure] + most * 0.015, at, compact(row[figure]), va="center", fontsize=8, color=INK)
+            at += 1
+        ticks.append(at - 1 - (len(group) - 1) / 2)
+        at += 0.7
+    axes.set_yticks(ticks, cases)
+    axes.set(ylim=(at - 1.1, -0.6), xlim=(0, most * 1.2), xticks=[])
+    tidy(axes, title)
+
+
+def roofline(axes: Any, rows: list[dict[str, Any]], names: list[str], runs: list[dict[str, Any]]) -> None:
+    matmul = max(rate for run in runs for rate in run["matmul_operations_per_second"].values())
+    copied = max(run["copy_bytes_per_second"] for run in runs)
+    for row in rows:
+        axes.scatter(row["intensity"], row["operations_per_second"], s=24, color=colour(names.index(row["who"])))
+    low, high = min(row["intensity"] for row in rows) / 2, max(row["intensity"] for row in rows) * 3
+    axes.plot([low, matmul / copied, high], [low * copied, matmul, matmul], color=QUIET, linewidth=1.2)
+    axes.text(high, matmul * 1.15, f"a large matrix product: {compact(matmul)}", ha="right", fontsize=8, color=QUIET)
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(None, matmul * 3), xlabel="operations per byte")
+    axes.grid(axis="y", color=PALE, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.minorticks_off()
+    tidy(axes, "operations per second, under the machine's roof")
+
+
+def tidy(axes: Any, title: str) -> None:
+    axes.set_title(title, loc="left", fontsize=9, color=INK)
+    axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
+    axes.tick_params(length=0, labelsize=8, labelcolor=QUIET)
+    axes.xaxis.label.set(color=QUIET, size=8)
+
+
+def colour(number: int) -> str:
+    return COLOURS[colour_of(number)][0]
+
+
+if __name__ == "__main__":
+    main()
