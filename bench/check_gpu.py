@@ -34,8 +34,8 @@ from litebert.train.log import read_metrics
 
 FACTOR = 3  # times the distance that two plain runs end apart is still noise
 NOTHING = 1e-6  # is no distance at all
-WORSE = 2  # times autograd's error in bf16 is still as good: both are noise of rounding
-EIGHT_WORSE = 0.15  # is what eight bits may be off by
+WORSE = 2  # times autograd's error in bf16 is still as good: both are noise of rounding, and 1.5 was seen on 40 rows
+EIGHT_WORSE = 0.1  # is what eight bits may be off by
 PACKED = {"short": [5, 128, 77, 1, 64, 33], "equal": [128] * 8, "long": [512, 300, 17, 200]}
 
 
@@ -128,12 +128,13 @@ def check_passes() -> bool:
             errors = {key: [distance(other[key], exact[key]) for other in others] for key in exact}
             states, worst = errors.pop(""), max(errors, key=lambda key: errors[key][0])
             slopes = errors[worst]
-            least = max(error for *_, error in errors.values())
-            bad = states[0] > WORSE * states[1] or slopes[0] > WORSE * slopes[1] or max(states[2], least) > EIGHT_WORSE
+            roughest = max(error for *_, error in errors.values())
+            bad = any(mine > WORSE * theirs for mine, theirs, _ in (states, slopes))
+            bad |= max(states[2], roughest) > EIGHT_WORSE
             failed |= bad
             print(
                 f"| {name} | {'all' if rows is None else 'some'} | {states[0]:.1e}, {states[1]:.1e} "
-                f"| {slopes[0]:.1e}, {slopes[1]:.1e} ({worst}) | {states[2]:.1e}, {least:.1e} "
+                f"| {slopes[0]:.1e}, {slopes[1]:.1e} ({worst}) | {states[2]:.1e}, {roughest:.1e} "
                 f"| {'off' if bad else 'good'} |",
                 flush=True,
             )

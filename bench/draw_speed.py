@@ -1,6 +1,6 @@
 """One picture of what `litebert bench --out` found: throughput, single texts, and how far from the limit each is.
 
-  python bench/draw_speed.py runs/infer/bench.json runs/pretrain/bench.json --out docs/images/speed-h200.svg
+python bench/draw_speed.py runs/infer/bench.json runs/pretrain/bench.json --out docs/images/speed-h200.svg
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from litebert.measure.curves import COLOURS, colour_of, compact
-from litebert.recipes.bench import OURS
 
 INK, QUIET, PALE = (COLOURS[name][0] for name in ("ink", "quiet", "line"))
 
@@ -24,7 +23,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     runs = [json.loads(path.read_text(encoding="utf-8")) for path in options.found]
-    rows = [row | {"who": name_of(row["who"], run)} for run in runs for row in run["rows"]]
+    rows = [row for run in runs for row in run["rows"]]
     names = list(dict.fromkeys(row["who"] for row in rows))
     many = [row for row in rows if not row["case"].startswith("one ")]
     single = [row for row in rows if row["case"].startswith("one ")]
@@ -37,10 +36,6 @@ def main() -> None:
     figure.legend(handles, names, loc="outside upper left", ncols=len(names), frameon=False, fontsize=9)
     figure.savefig(options.out, metadata={"Date": None})
     print(f"{options.out}: {runs[0]['machine']}, torch {runs[0]['torch']}, transformers {runs[0]['transformers']}")
-
-
-def name_of(who: str, run: dict[str, Any]) -> str:
-    return f"{who}, fp8" if who == OURS and run["settings"]["precision"] == "fp8" else who
 
 
 def bars(axes: Any, rows: list[dict[str, Any]], names: list[str], figure: str, title: str) -> None:

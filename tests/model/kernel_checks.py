@@ -42,6 +42,7 @@ def close(found: Tensor, expected: Tensor) -> None:
 def near(found: Tensor, expected: Tensor) -> None:
     """The same in eight bits, but for a few, which Triton's interpreter rounds wrongly: 1.97 to 1, tiny ones down."""
     assert found.dtype == expected.dtype == EIGHT
+    torch.testing.assert_close(found.float(), expected.float(), rtol=0.51, atol=2e-3)
     assert (found.float() == expected.float()).float().mean() > 0.9
 
 
@@ -56,6 +57,7 @@ def test_the_norm_of_a_sum_and_its_slopes(eight: bool) -> None:
     assert (found[1] is found[0]) != eight
     if eight:
         near(found[1], expected[1])
+        assert found[1][0, 0] == 448
     for mine, theirs in zip((found[0], *found[2:]), (expected[0], *expected[2:]), strict=True):
         close(mine, theirs)
     given = x.clone()

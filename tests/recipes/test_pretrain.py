@@ -120,11 +120,11 @@ def test_a_run_that_is_out_of_memory_goes_on_with_smaller_micro_batches(
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
-@pytest.mark.parametrize("changes", [{}, {"micro_batch": 2}, {"dropout": 0.1}, {"sharing": "none"}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"dropout": 0.1}, {"sharing": "none"}], ids=str)
 def test_recorded_steps_learn_the_same(
     flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
-    """As on a GPU: batches in sizes that come again, small steps recorded; the recording itself needs one."""
+    """As on a GPU: batches in sizes that come again, steps recorded; the recording itself needs one."""
     real, init, made = PretrainingData.batch, Run.__init__, list[ComputedGraphs]()
     pad_id = Shards(flow.shards).tokenizer.pad_id
     monkeypatch.setattr(PretrainingData, "batch", lambda self, *a: real(self, *a).rounded(SMALL["length"], pad_id))
@@ -168,7 +168,7 @@ def test_memory_is_first_looked_for_in_recordings(
     monkeypatch.setattr(PretrainingObjective, "forward", short_of_memory)
     assert pretrain.run(settings(flow, tmp_path / "run")) == 0
     assert runs[0].graphs is None
-    assert "out of memory" not in capsys.readouterr().err
+    assert "out of memory: going on without recorded steps" in capsys.readouterr().err
     losses = [[line["loss"] for line in lines_of(run) if "loss" in line] for run in (plain, tmp_path / "run")]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
@@ -204,7 +204,7 @@ def test_eight_bits_learn_nearly_the_same(flow: Flow, tmp_path: Path, monkeypatc
 
 
 def test_eight_bits_are_refused_where_there_are_none(flow: Flow, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"precision=fp8 needs a GPU .* use bf16"):
+    with pytest.raises(ConfigError, match=r"precision=fp8 needs an NVIDIA GPU .* use bf16"):
         pretrain.run(settings(flow, tmp_path / "run", precision="fp8"))
 
 

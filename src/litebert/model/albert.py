@@ -18,9 +18,10 @@ from torch.utils.checkpoint import checkpoint
 from litebert.errors import ConfigError, DataError
 from litebert.model.adapters import DepthAdapters
 from litebert.model.attention import Backend, Dense, Layout, Packed, attend, choose_backend
+from litebert.model.conditions import has_hooks, has_kernels, is_current, is_plain
 from litebert.model.config import ACTIVATIONS, AlbertConfig, Half
 from litebert.model.eight import has_eight
-from litebert.model.fused import TANH, Plan, Weights, has_hooks, has_kernels, is_current, is_plain, run_passes
+from litebert.model.fused import TANH, Plan, Weights, run_passes
 from litebert.model.recorder import Recorder, is_small
 
 WeightAt = Callable[[str, Tensor, int, int], Tensor]
@@ -91,7 +92,7 @@ class Encoder(nn.Module):
         """On a GPU, in half precision, run all passes as one function where that is possible (`fused.py`). It cannot be
         differentiated twice."""
         self.fp8 = False
-        """There, compute the larger matrix products from eight bits: faster, and less exact."""
+        """There, compute the larger matrix products from eight bits: faster, and less exact. `use_eight` sets it."""
         self.recorder = Recorder()
         """Replays small questions to a GPU."""
         self.gradient_checkpointing = False
@@ -303,17 +304,20 @@ class Encoder(nn.Module):
         able = has_kernels(hidden.device) and is_current(hidden.device)
         return self.fused and fits and half and able and all(map(is_plain, (*self.attention, *self.ffn)))
 
-    def refuse_eight(self) -> None:
-        """Complain where `fp8` would change nothing."""
+    def use_eight(self, wanted: bool) -> None:
+        """Compute the larger matrix products from eight bits, or as they are."""
         weight, shape = self.word_embeddings.weight, self.config
         with torch.autocast(weight.device.type, torch.bfloat16):
             fits = shape.hidden_size % 16 == shape.intermediate_size % 16 == 0 and self.can_fuse(weight)
-        if not (fits and has_eight(weight.device)):
+        if wanted and not has_eight(weight.device):
+            raise ConfigError("precision=fp8 needs an NVIDIA GPU that computes with eight bits (H100, H200); use bf16")
+        if wanted and not fits:
             raise ConfigError(
-                "precision=fp8 needs a GPU that has eight bits (Ada, Hopper or later) with Triton, and what our "
-                "kernels compute: one shared layer with GELU and sizes that 16 divides, and in training no dropout, no "
+                "precision=fp8 needs what our kernels compute: Triton, one shared layer with GELU and sizes that 16 "
+                "divides, no LoRA, relative bias, depth embedding or hook, and in training no dropout, no "
                 "checkpointing and no strategy that changes weights from pass to pass; use bf16"
             )
+        self.fp8 = wanted
 
     def _pass(
         self,

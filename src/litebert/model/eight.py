@@ -16,7 +16,6 @@ from torch import Tensor
 
 EIGHT = torch.float8_e4m3fn
 MOST = 448.0
-FIRST = (8, 9)  # compute capability of GPUs that have them
 
 
 class Eight(NamedTuple):
@@ -28,7 +27,14 @@ class Eight(NamedTuple):
 
 @cache
 def has_eight(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= FIRST
+    """Does it multiply them, with a unit for each row? Not every GPU that has them does."""
+    if device.type != "cuda" or torch.version.cuda is None:
+        return False
+    ones = Eight(torch.ones(16, 16, device=device).to(EIGHT), torch.ones(16, 1, device=device))
+    try:
+        return bool((product(ones, ones, torch.bfloat16) == 16).all())
+    except RuntimeError:
+        return False
 
 
 def to_eight(matrix: Tensor) -> Eight:
@@ -39,6 +45,8 @@ def to_eight(matrix: Tensor) -> Eight:
 
 def product(left: Eight, right: Eight, dtype: torch.dtype, bias: Tensor | None = None) -> Tensor:  # (M, N)
     """left @ right.T + bias; both have one unit, or both one for each row."""
+    if not len(left.values):
+        return left.unit.new_empty(0, len(right.values), dtype=dtype)
     return torch._scaled_mm(
         left.values, right.values.t(), left.unit, right.unit.t() if right.unit.dim() else right.unit,
         bias=bias, out_dtype=dtype, use_fast_accum=True,

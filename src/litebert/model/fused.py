@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
@@ -24,6 +23,8 @@ from litebert.model.eight import EIGHT, MOST, Eight, product, to_eight
 
 CHUNK = 1024
 """Rows of vocabulary scores at once: they stay in the cache of a large GPU."""
+STEEPEST, ROUNDED = 1.13, 1.0625
+"""GELU's slope, and how much larger a number can become in eight bits."""
 TANH = {"gelu_new": True, "gelu": False}
 """The activations that there are kernels for, and whether each is the approximation."""
 
@@ -175,7 +176,6 @@ class _Sums:
 class _Products:
     """A layer's matrix products, as they are."""
 
-    fp8 = False
     reach: Tensor | None = None
 
     def __init__(self, weights: Weights) -> None:
@@ -209,12 +209,10 @@ class _Products:
 class _Eighths(_Products):
     """The same from eight bits: queries, keys and values forward, the feed-forward half both ways.
 
-    LayerNorm and GELU give numbers that need no unit but one. Slopes have one for each row. How far those of a row of
-    GELU's may reach is known beforehand: no further than the row's length before, times the longest of the vectors
-    that it is multiplied with, times GELU's steepest slope.
+    LayerNorm and GELU give numbers that need no unit but one, and so does what comes before the first pass. Slopes have
+    one for each row. How far those of a row may reach after GELU is known beforehand: no further than the row's length
+    before, times the longest of the vectors that it is multiplied with, times GELU's steepest slope.
     """
-
-    fp8 = True
 
     def __init__(self, weights: Weights, learns: bool) -> None:
         super().__init__(weights)
@@ -222,7 +220,7 @@ class _Eighths(_Products):
         self.one = torch.ones((), device=weights.qkv.device)
         self.eights = {name: to_eight(getattr(weights, name)) for name in ("qkv", "widen", "narrow")}
         if learns:
-            self.reach = 1.2 * weights.narrow.float().norm(dim=0).amax()
+            self.reach = STEEPEST * ROUNDED**2 * weights.narrow.float().norm(dim=0).amax()
             self.turned = {name: _turned(self.eights[name]) for name in ("widen", "narrow")}
 
     def begin(self, hidden: Tensor) -> Tensor:
@@ -266,11 +264,11 @@ def _forward(
         residual, context = hidden.index_select(0, rows), context.index_select(0, rows)
     mixed = torch.addmm(weights.out_bias, context, weights.out.t())
     middle, small, *normed = ops.add_norm(
-        mixed, residual, weights.norm, weights.norm_bias, plan.eps, plan.learns, products.fp8
+        mixed, residual, weights.norm, weights.norm_bias, plan.eps, plan.learns, plan.fp8
     )
     wide, narrow = products.feed(small, plan.tanh, plan.learns)
     out, small, *last_normed = ops.add_norm(
-        narrow, middle, weights.last_norm, weights.last_norm_bias, plan.eps, plan.learns, products.fp8
+        narrow, middle, weights.last_norm, weights.last_norm_bias, plan.eps, plan.learns, plan.fp8
     )
     return out, small, _Pass(hidden, qkv, attended, context, tuple(normed), middle, wide, tuple(last_normed))
 
@@ -281,9 +279,7 @@ def _backward(
     """From the slope of what a pass gave to the slope of what it got."""
     ops = _kernels()
     total, *moments = kept.last_normed
-    slope, small, length = ops.norm_backward(
-        slope, None, total, weights.last_norm, *moments, sums.last_norm, products.fp8
-    )
+    slope, small, length = ops.norm_backward(slope, None, total, weights.last_norm, *moments, sums.last_norm, plan.fp8)
     to_wide = products.to_wide(slope, small)  # (T, W)
     # from here on kept.wide is what GELU gave
     small = ops.gelu_backward(kept.wide, to_wide, plan.tanh, sums.widen_bias, length, products.reach)
@@ -383,28 +379,6 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total.addmm_(left.t(), right)
     else:
         torch.addmm(total, left.t(), right, out_dtype=total.dtype, out=total)
-
-
-def is_current(device: torch.device) -> bool:
-    """Is it where kernels of our own are launched? Those of torch find their way to any."""
-    return not torch.cuda.is_available() or device.index in (None, torch.cuda.current_device())
-
-
-def has_hooks(part: torch.nn.Module) -> bool:
-    """Does somebody want to be told when it, or what is in it, is called?"""
-    return any(one._forward_hooks or one._forward_pre_hooks or one._backward_hooks for one in part.modules())
-
-
-def is_plain(block: torch.nn.Module) -> bool:
-    """Is a block what it was made as? Whoever puts something else into it wants it to be called."""
-    known = (torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Dropout)
-    return not has_hooks(block) and all(type(part) in known for part in block.children())
-
-
-@cache
-def has_kernels(device: torch.device) -> bool:
-    """Is there a compiler for our kernels?"""
-    return device.type == "cuda" and find_spec("triton") is not None
 
 
 @cache

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from litebert.recipes.bench import Config
 
 PEER = "transformers"
-BATCHES = {"cuda": 32, "cpu": 8}  # of texts where their lengths vary
+BATCHES = {"cuda": 32, "cpu": 8}  # as many texts as fill these, where lengths vary
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,17 @@ class Arena:
             return "bf16" if self.device.type == "cuda" or (training and has_bfloat16(self.device)) else "fp32"
         return self.config.precision
 
-    def peers(self, albert: Albert, kind: str, dtype: torch.dtype = torch.float32) -> dict[str, tuple[Any, Any]]:
-        """By name, transformers' model with the same weights, in this type, and how it is called."""
+    def peers(
+        self, albert: Albert, kind: str, dtype: torch.dtype = torch.float32, varies: bool = False
+    ) -> dict[str, tuple[Any, Any]]:
+        """By name, transformers' model with the same weights, in this type, and how it is called.
+
+        Where shapes vary, it is compiled for all of them at once.
+        """
         found = {PEER: (first := peer_of(albert, kind).to(self.device, dtype), first)}
         if self.device.type == "cuda" if self.config.compiled is None else self.config.compiled:
             second = peer_of(albert, kind).to(self.device, dtype)
-            found[f"{PEER}, compiled"] = (second, torch.compile(second))
+            found[f"{PEER}, compiled"] = (second, torch.compile(second, dynamic=varies or None))
         return found
 
     def groups(self, rows: int, tokens: int | None = None) -> list[list[int]]:

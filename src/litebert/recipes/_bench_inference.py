@@ -27,9 +27,7 @@ def cases(arena: Arena) -> Iterator[Case]:
         who: partial(_asked, call.eval()) for who, (_, call) in arena.peers(albert, "AlbertModel", dtype).items()
     }
     encoders[OURS] = albert.to(arena.device, dtype).eval().encoder
-    if arena.precision(training=False) == "fp8":
-        albert.encoder.refuse_eight()
-        albert.encoder.fp8 = True
+    albert.encoder.use_eight(arena.precision(training=False) == "fp8")
     for length in config.length:
         yield _case(arena, encoders, f"{rows} texts of {length}", [[length] * rows])
     groups = arena.groups(rows, rows * max(config.length))  # as many tokens at once

@@ -31,9 +31,9 @@ def write_page(out: Path, summary: dict[str, Any], rows: list[Row]) -> None:
     report.roofline(
         [Work(row.who, numbers[row.case], row.intensity, row.operations_per_second) for row in rows],
         Roof(copied, rates),
-        "No call can be above the lines: the flat ones are a large matrix product, the slanted one is memory, "
-        f"{copied / 1e9:,.0f} GB/s in a large copy. Bytes are those of a model that reads its weights once a pass and "
-        "writes down every step; caches can beat that. The numbers are those of the cases below.",
+        "No call in their precision can be above the lines: the flat ones are a large matrix product, the slanted one "
+        f"is memory, {copied / 1e9:,.0f} GB/s in a large copy. Bytes are those of a model that reads its weights once "
+        "a pass and writes down every step; caches can beat that. The numbers are those of the cases below.",
     )
     report.heading("All figures")
     memory = any(row.memory is not None for row in rows)

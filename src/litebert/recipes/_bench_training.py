@@ -71,7 +71,7 @@ def finetuning(arena: Arena) -> Case:
             return (ours(piece) if graphs is None else graphs(ours, piece))["loss"]
 
         contenders: dict[str, Callable[[], None]] = {}
-        for who, (model, call) in arena.peers(albert, "AlbertForSequenceClassification").items():
+        for who, (model, call) in arena.peers(albert, "AlbertForSequenceClassification", varies=True).items():
             optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
             contenders[who] = partial(_learn, model.train(), optimizer, partial(theirs, call), batches, bf16)
         albert.to(arena.device).train()
@@ -135,8 +135,8 @@ def _pretraining(arena: Arena, length: int) -> Case:
         data=config.data, out=Path(), preset=config.preset, steps=(config.rounds + 2) * STEPS[arena.device.type],
         batch_size=rows, length=length, depth_ramp="", precision=arena.precision(training=True),
         validate_every=1 << 30, seed=config.seed, device=config.device,
-        # on a CPU, batches that threads make while others have their turn would cost us nothing; a GPU never waits for
-        # them, and four of twenty are made then
+        # on a CPU, batches that threads make while others have their turn would cost us nothing; on a GPU four of
+        # twenty are made then, for which a step of base and larger would not have waited either
         workers=2 if arena.device.type == "cuda" else 0,
     )  # fmt: skip
 

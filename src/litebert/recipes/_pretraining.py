@@ -101,7 +101,8 @@ class Run:
         self.prefetch = Prefetch(self._make_batches, config.workers)
         parameters = [parameter for parameter in self.parts.albert.parameters() if parameter.requires_grad]
         varies = self.parts.albert.encoder.weight_at is not None or self.parts.strategies.unfreeze_steps
-        self.graphs = Graphs(parameters) if device.type == "cuda" and ranks.world == 1 and not varies else None
+        records = config.cuda_graphs and device.type == "cuda" and ranks.world == 1 and not varies
+        self.graphs = Graphs(parameters) if records else None
         self.log: RunLog | None = None
         self.depth = 0
         """Passes of the step under way."""
@@ -200,7 +201,16 @@ class Run:
         ]
 
     def _recorded_measure(self, piece: Piece) -> Mapping[str, Tensor]:
-        return self._measure(piece) if self.graphs is None else self.graphs(self._measure, piece)
+        if self.graphs is None or self.pieces > 1 or not self._has_room():
+            return self._measure(piece)
+        return self.graphs(self._measure, piece)
+
+    def _has_room(self) -> bool:
+        """A recorded step keeps its memory, and one of another size needs as much beside it."""
+        if self.device.type != "cuda":
+            return True
+        most = torch.cuda.get_device_properties(self.device).total_memory
+        return 2.5 * torch.cuda.max_memory_allocated(self.device) < most
 
     def _measure(self, piece: Piece) -> dict[str, Tensor]:
         """Figures that add up over micro-batches and ranks."""
@@ -211,9 +221,10 @@ class Run:
 
     def _halve(self) -> bool:
         """Out of memory: do without graphs, or take half as many sequences at once, and the same number in all."""
-        if self.graphs is not None:  # what they hold may be enough
+        if self.graphs is not None and self.graphs.replays:  # what they hold may be enough
             self.graphs = None
             torch.cuda.empty_cache()
+            self._say("out of memory: going on without recorded steps (--no-cuda-graphs begins like that)")
             return True
         rows = self._rows()
         if rows < 2 or self.ranks.world > 1:  # the other ranks are already waiting for this step's gradients
@@ -283,16 +294,19 @@ class Run:
         parts, ones = self.parts, torch.ones(4, device=self.device)
         assert parts.held_out is not None
         total: dict[str, Tensor] = {}
+        encoder, fp8 = parts.albert.encoder, parts.albert.encoder.fp8
         parts.objective.eval()
-        parts.albert.encoder.fp8 = False  # as the model will be used
-        with parts.average.applied() if parts.average is not None else nullcontext():
-            for number in range(parts.validation_batches):
-                batch = parts.held_out.batch(number, self.ranks.rank, self.ranks.world)
-                counts = torch.tensor(_counts(batch), device=self.device)
-                sums = self._measure(Piece(batch.to(self.device), depth, self.config.length, counts, ones))
-                total = {name: total.get(name, 0.0) + value for name, value in sums.items()}
-        parts.objective.train()
-        parts.albert.encoder.fp8 = parts.precision == "fp8"
+        encoder.fp8 = False  # as the model will be used
+        try:
+            with parts.average.applied() if parts.average is not None else nullcontext():
+                for number in range(parts.validation_batches):
+                    batch = parts.held_out.batch(number, self.ranks.rank, self.ranks.world)
+                    counts = torch.tensor(_counts(batch), device=self.device)
+                    sums = self._measure(Piece(batch.to(self.device), depth, self.config.length, counts, ones))
+                    total = {name: total.get(name, 0.0) + value for name, value in sums.items()}
+        finally:
+            parts.objective.train()
+            encoder.fp8 = fp8
         figures = self.ranks.total(torch.stack([value.float() for value in total.values()])).tolist()
         found = dict(zip(total, figures, strict=True))
         mlm_loss = found["mlm_loss"] / found["masked"]
@@ -336,7 +350,8 @@ class Run:
 
     def _memory_full(self) -> ConfigError:
         rows = self._rows()
-        smaller = f"--micro-batch {rows // 2}" if rows > 1 else "--gradient-checkpointing"
+        last = "a smaller --length" if self.parts.precision == "fp8" else "--gradient-checkpointing"
+        smaller = f"--micro-batch {rows // 2}" if rows > 1 else last
         return ConfigError(f"out of memory with {rows} sequences at once; {self._rescue()} and {smaller}")
 
     def _rescue(self) -> str:

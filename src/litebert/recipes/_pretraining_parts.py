@@ -18,7 +18,7 @@ from litebert.data.pretraining import PretrainingData, Stage
 from litebert.data.shards import Shards
 from litebert.errors import ConfigError
 from litebert.model import Albert, AlbertConfig, preset, pretraining_heads
-from litebert.model.fused import has_kernels
+from litebert.model.conditions import has_kernels
 from litebert.predict import load
 from litebert.tasks.pretraining import PretrainingObjective, grow_vocabulary, unigram_entropy
 from litebert.tokenizer import Tokenizer
@@ -39,8 +39,8 @@ TOKENS_AT_ONCE = {"cuda": 1 << 18, "cpu": 1 << 13}
 """Of a micro-batch, unless the user says otherwise."""
 VALIDATION_ROWS_AT_ONCE = 64
 DEPTH_RAMP = "1/4:0.6,1/2:0.8"
-FREE = ("data", "out", "device", "micro_batch", "compile", "workers", "validate_every", "validation_rows", "save_every",
-        "gradient_checkpointing", "resume")  # fmt: skip
+FREE = ("data", "out", "device", "micro_batch", "cuda_graphs", "compile", "workers", "validate_every",
+        "validation_rows", "save_every", "gradient_checkpointing", "resume")  # fmt: skip
 """Settings that a resumed run may change: they do not decide what is learned."""
 
 
@@ -58,8 +58,7 @@ class Parts:
         self._refuse_layers_out()
         self.call, self.ranks = distribute(self.objective, ranks, config.parallel, unused=self._leaves_layers_out())
         self._make_optimizer()
-        if self.precision == "fp8":
-            self.albert.encoder.train().refuse_eight()
+        self.albert.encoder.train().use_eight(self.precision == "fp8")
         most = config.micro_batch or max(1, TOKENS_AT_ONCE[device.type] // config.length)
         self.pieces = -(-config.batch_size // (ranks.world * most))
         self.decisive = {key: value for key, value in asdict(config).items() if key not in FREE}
@@ -147,7 +146,6 @@ class Parts:
         self.precision = usual if config.precision == "auto" else config.precision
         if self.precision == "bf16-pure":
             self.albert.bfloat16()
-        self.albert.encoder.fp8 = self.precision == "fp8"
         self.objective = PretrainingObjective(self.albert, config.order_weight)
         if cuda if config.compile is None else config.compile:
             encoder = self.albert.encoder

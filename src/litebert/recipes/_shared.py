@@ -46,9 +46,7 @@ def set_precision(model: Model, precision: str) -> None:
     from litebert.train.runtime import answers_in_bf16
 
     model.bf16 = answers_in_bf16(precision, model.device)
-    if precision == "fp8":
-        model.encoder.eval().refuse_eight()
-    model.encoder.fp8 = precision == "fp8"
+    model.encoder.eval().use_eight(precision == "fp8")
 
 
 def refuse_unwritable(out: Path) -> None:

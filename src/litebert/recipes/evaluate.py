@@ -49,7 +49,7 @@ class Config:
     """Examples at a time; by default 32, and on a GPU as many as make 32,768 tokens."""
     precision: Literal["auto", "fp32", "bf16", "fp8"] = "auto"
     """auto: bf16 on a GPU that has it, fp32 elsewhere. fp8 is bf16 with the larger matrix products from eight bits, on
-    Ada, Hopper and later GPUs: faster for long texts and large batches, less exact."""
+    GPUs such as an H100: faster for large batches, less exact."""
     json: bool = False
     """Print JSON instead of a table."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -95,10 +95,12 @@ class Run:
     """Of hidden states and attention in a new model; ALBERT v2 has none."""
     precision: Precision = "auto"
     """bf16 has float32 weights, bf16-pure float32 masters beside its own, fp8 is bf16 with the larger matrix products
-    from eight bits (Ada, Hopper and later GPUs); auto: bf16 on a GPU and on a CPU with instructions for it, fp32
+    from eight bits (on GPUs such as an H100); auto: bf16 on a GPU and on a CPU with instructions for it, fp32
     elsewhere."""
     gradient_checkpointing: bool = False
     """Recompute instead of remembering: less memory, a third more time."""
+    cuda_graphs: bool = True
+    """On a GPU, replay steps that were recorded, where memory is enough for two of them."""
     compile: bool | None = None
     """Compile the layer, once for all passes; by default on a GPU."""
     parallel: Parallel = "ddp"

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from litebert.data.pretraining import PretrainingBatch
 from litebert.model import Albert, AlbertConfig, MaskedTokenHead, pretraining_heads
-from litebert.model.fused import has_kernels, token_losses
+from litebert.model.conditions import has_kernels
+from litebert.model.fused import token_losses
 
 
 class PretrainingObjective(nn.Module):

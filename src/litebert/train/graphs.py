@@ -73,8 +73,9 @@ class Graphs:
                 self._recordings[key] = self._record(loss, batch)
             except torch.OutOfMemoryError:
                 self._forget()
-                return loss(batch)
-        recording = self._recordings[key]
+        recording = self._recordings.get(key)
+        if recording is None:  # out here, where the error no longer keeps alive what it has met
+            return loss(batch)
         for name, tensor in batch.tensors().items():
             recording.inputs[name].copy_(tensor, non_blocking=True)
         recording.graph.replay()

@@ -1,0 +1,30 @@
+"""Where our own kernels can be used."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+
+
+def is_current(device: torch.device) -> bool:
+    """Is it where kernels of our own are launched? Those of torch find their way to any."""
+    return not torch.cuda.is_available() or device.index in (None, torch.cuda.current_device())
+
+
+def has_hooks(part: torch.nn.Module) -> bool:
+    """Does somebody want to be told when it, or what is in it, is called?"""
+    return any(one._forward_hooks or one._forward_pre_hooks or one._backward_hooks for one in part.modules())
+
+
+def is_plain(block: torch.nn.Module) -> bool:
+    """Is a block what it was made as? Whoever puts something else into it wants it to be called."""
+    known = (torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Dropout)
+    return not has_hooks(block) and all(type(part) in known for part in block.children())
+
+
+@cache
+def has_kernels(device: torch.device) -> bool:
+    """Is there a compiler for our kernels?"""
+    return device.type == "cuda" and find_spec("triton") is not None
