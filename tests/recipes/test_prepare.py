@@ -37,6 +37,27 @@ def flow(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Flow
     return made
 
 
+def test_lines_of_test_sets_are_left_out(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["the harbour was quiet and the boats lay on the mud until the evening tide came in", *PROSE[:3]]
+    (tmp_path / "corpus.txt").write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "tests.tsv.txt").write_text("THE HARBOUR was quiet; and the boats lay on the mud until evening\n")
+    given = ("--input", tmp_path / "corpus.txt", "--tokenizer", flow.tokenizer, "--held-out", 0)
+    assert litebert("prepare", *given, "--out", tmp_path / "all") == 0
+    one = (*given, "--exclude", tmp_path / "tests.tsv.txt")
+    assert litebert("prepare", *one, "--out", tmp_path / "one") == 0
+    (tmp_path / "tests.tsv.txt").write_text("the boats lay on the mud until the evening tide came in\n")
+    capsys.readouterr()
+    assert litebert("prepare", *one, "--out", tmp_path / "other") == 0
+    assert "excluded: 1 lines" in capsys.readouterr().err
+    every, kept, same = (Shards(tmp_path / name) for name in ("all", "one", "other"))
+    assert (every.index.excluded, kept.index.excluded, same.index.excluded) == (0, 0, 1)  # "the evening" is another run
+    assert every.index.tokens == kept.index.tokens > same.index.tokens
+    assert "harbour" not in same.tokenizer.decode(same.training.ids[0].tolist())
+    (tmp_path / "tests.tsv.txt").write_text("too short\n")
+    assert litebert("prepare", *one, "--out", tmp_path / "none") == 2
+    assert "has 8 words, so nothing would be left out" in capsys.readouterr().err
+
+
 def shard_bytes(folder: Path) -> dict[str, bytes]:
     """All that must be equal: everything but the record of the command."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "run.json"}

@@ -21,6 +21,8 @@ def describe(shards: Shards) -> Iterator[str]:
     yield f"{shards.folder}: {len(shards.training.ids)} shards, {size / 1e6:,.1f} MB, {index.dtype} ids"
     kept = f"{index.held_out_documents:,} held out, {index.duplicates:,} duplicates dropped"
     yield f"documents   {index.documents:,} ({kept})"
+    if index.settings.get("excluded"):
+        yield f"excluded    {index.excluded:,} lines"
     yield f"sentences   {index.sentences:,}"
     yield f"words       {index.words:,}"
     unknown = f"{index.unknown / index.tokens:.3%} unknown"

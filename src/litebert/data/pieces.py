@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from litebert.data.exclude import Excluded
 from litebert.data.sentences import Script, Sentences, script_converter, scrub, sentence_splitter
 from litebert.data.shards import DOCUMENT_START, SENTENCE_START, WORD_START, id_type, starts_word
 from litebert.data.units import HAN_RANGES, UnitTable
@@ -38,6 +39,7 @@ class Recipe:
     """Words that jieba must know."""
     script: Script = "keep"
     scrub: bool = False
+    excluded: Excluded | None = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Encoded:
     bits: bytes
     lengths: list[int]
     """Tokens of each document; 0 when it holds nothing that the tokenizer keeps."""
+    excluded: int = 0
+    """Lines that were left out."""
 
 
 def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
@@ -91,7 +95,11 @@ class TextEncoder:
         if not documents:
             return Encoded(b"", b"", [])
         counts, sentences = [], []
+        excluded = 0
         for document in documents:
+            if self.recipe.excluded is not None:
+                document, lines = self.recipe.excluded.without(document)
+                excluded += lines
             if self._convert is not None:
                 document = self._convert(document)
             if self.recipe.scrub:
@@ -109,7 +117,7 @@ class TextEncoder:
         document_ends = np.concatenate([[0], ends])[np.cumsum(counts)]
         document_lengths = np.diff(document_ends, prepend=0)
         bits[(document_ends - document_lengths)[document_lengths > 0]] |= DOCUMENT_START
-        return Encoded(ids.tobytes(), bits.tobytes(), document_lengths.tolist())
+        return Encoded(ids.tobytes(), bits.tobytes(), document_lengths.tolist(), excluded)
 
     def _by_units(self, sentences: list[str]) -> Arrays:
         """Ids, bits, and tokens per sentence."""

@@ -21,6 +21,7 @@ import numpy as np
 
 from litebert.data.corpus import Reading, documents_of, no_text, read_documents
 from litebert.data.engines import Encode, Submit
+from litebert.data.exclude import Excluded
 from litebert.data.pieces import Recipe, is_chinese, refuse_missing_extras, tokenizer_files
 from litebert.data.sentences import Script, Sentences
 from litebert.data.shards import HASHES, JOURNAL, SHARD_TOKENS, Counts, ShardIndex, ShardWriter
@@ -48,6 +49,8 @@ class Corpus:
     """Words for jieba."""
     chinese_script: Script = "keep"
     scrub: bool = False
+    excluded: Excluded | None = None
+    """Lines that hold some of this are left out."""
     held_out: float = 0.01
     """Share of the documents that is kept apart."""
     part: tuple[int, int] = (1, 1)
@@ -91,11 +94,13 @@ class Corpus:
         """What the index keeps."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         words = "\n".join(values.pop("dictionary"))
+        excluded = values.pop("excluded")
         del values["files"], values["shard_tokens"]
         return values | {
             "part": "{}/{}".format(*self.part),
             "corpus": self._digest,  # of all files, so that parts of different corpora are not merged
             "dictionary": hashlib.sha256(words.encode()).hexdigest() if words else None,
+            "excluded": None if excluded is None else excluded.digest,
         }
 
 
@@ -117,6 +122,7 @@ def prepare(
         dictionary=corpus.dictionary,
         script=corpus.chinese_script,
         scrub=corpus.scrub,
+        excluded=corpus.excluded,
     )
     refuse_missing_extras(recipe)
     with ShardWriter(out, tokenizer, corpus.shard_tokens, corpus.settings) as writer:
@@ -298,6 +304,7 @@ class Journal:
         counts, writer = self.writer.counts, self.writer
         counts.duplicates += batch.duplicates
         counts.text_bytes += batch.text_bytes
+        counts.excluded += encoded.excluded
         self._new_hashes.append(batch.hashes)
         bits = np.frombuffer(encoded.bits, np.uint8)
         ends = np.cumsum(encoded.lengths)

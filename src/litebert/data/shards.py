@@ -51,6 +51,8 @@ class Counts:
     """Documents that were left out because they had come before."""
     text_bytes: int = 0
     """Of the documents kept, in UTF-8."""
+    excluded: int = 0
+    """Lines that were left out because they hold text that was to be excluded."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class ShardIndex:
     settings: dict[str, Any]
     """How the text was read and cut."""
     sha256: dict[str, str]
+    excluded: int = 0
 
     @property
     def digest(self) -> str:

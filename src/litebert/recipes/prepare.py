@@ -30,6 +30,7 @@ from litebert.recipes._shared import INTERRUPTED, make_console, refuse_overwrite
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from litebert.data.exclude import Excluded
     from litebert.data.shards import ShardIndex
 
 MOST_WORKERS = 4  # by itself: each takes up to 190 MB, and all of it shall stay below a gigabyte
@@ -62,6 +63,10 @@ class Config:
     """Convert Chinese characters; needs the extra `chinese`."""
     scrub: bool = False
     """Replace e-mail addresses, telephone, card and identity numbers by [email], [phone], [number]."""
+    exclude: tuple[Path, ...] = ()
+    """Text that must not be learned from, say that of test sets, in files like those of --input, a text on each line:
+    lines of the corpus that share 13 words in a row with it, or hold one of its shorter texts (8 words on), are left
+    out. Case, spacing and punctuation do not count."""
     held_out: float = 0.01
     """Share of the documents to keep apart for validation; 0 for none."""
     workers: int | None = None
@@ -128,6 +133,7 @@ def _prepare(config: Config, console: Console) -> ShardIndex:
         dictionary=read_dictionary(config.dictionary),
         chinese_script=config.chinese_script,
         scrub=config.scrub,
+        excluded=_excluded(config, console),
         held_out=config.held_out,
         part=_part(config.part),
         shard_tokens=config.shard_tokens,
@@ -139,6 +145,20 @@ def _prepare(config: Config, console: Console) -> ShardIndex:
     with _progress(console, total) as advance:
         reading = Reading(advance=advance, notice=lambda line: _say(console, line))
         return prepare(corpus, tokenizer, config.out, _engine(config, total), reading)
+
+
+def _excluded(config: Config, console: Console) -> Excluded | None:
+    from litebert.data.corpus import Reading, find_files, read_documents
+    from litebert.data.exclude import FEWEST, Excluded
+
+    if not config.exclude:
+        return None
+    reading = Reading(text_column=config.text_column, encoding=config.encoding)
+    excluded = Excluded.of(read_documents(find_files(config.exclude), reading))
+    if not excluded.runs:
+        raise ConfigError(f"exclude: no line of {config.exclude[0]} has {FEWEST} words, so nothing would be left out")
+    _say(console, f"leaving out what holds one of {sum(map(len, excluded.runs.values())):,} runs of words")
+    return excluded
 
 
 def _engine(config: Config, total: int) -> Callable[[Any], Any]:
@@ -198,6 +218,8 @@ def _report(index: ShardIndex, out: Path, seconds: float, console: Console) -> N
         f"{index.duplicates:,} duplicates dropped; {index.text_bytes / 1e6:,.1f} MB of text "
         f"in {seconds:,.1f} s, {index.text_bytes / 1e6 / seconds:,.1f} MB/s",
     )
+    if index.settings.get("excluded"):
+        _say(console, f"excluded: {index.excluded:,} lines")
     if index.held_out_documents:
         _say(console, f"held out: {index.held_out_tokens:,} tokens of {index.held_out_documents:,} documents")
     elif index.settings.get("held_out"):
