@@ -18,6 +18,7 @@ from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.interop.huggingface import Folder, load_folder, save_folder
 from litebert.model import Albert, AlbertConfig, Encoder
 from litebert.model.recorder import is_small
+from litebert.sentences import SentenceMap
 from litebert.tasks import Mask, Task
 from litebert.tasks.base import Scores
 from litebert.tasks.mask import Fill, Filled, Score, fill_in_rounds, score_texts
@@ -30,6 +31,8 @@ HUB_FILES = [
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "modules.json",
+    "2_Dense/config.json",
     "spiece.model",
     "vocab.txt",
 ]
@@ -48,12 +51,15 @@ class Model:
         tokenizer: Tokenizer,
         task: Task[Any, Any] | None = None,
         max_length: int | None = None,
+        after: SentenceMap | None = None,
     ) -> None:
         self.albert = albert
         self.tokenizer = tokenizer
         self.task = task
         self.max_length = max_length or albert.config.max_position_embeddings
         """Texts are cut to this many tokens: the length the model was trained on, or what its positions allow."""
+        self.after = after
+        """What `embed` sends the means through."""
         self.bf16 = False
         """Compute in bfloat16: on a GPU several times as fast. Weights and answers stay float32."""
 
@@ -81,10 +87,10 @@ class Model:
 
     def save(self, path: str | Path) -> None:
         """Write a folder that litebert, transformers and sentence-transformers load."""
-        save_folder(Path(path), Folder(self.albert, self.tokenizer, self.task, self.max_length))
+        save_folder(Path(path), Folder(self.albert, self.tokenizer, self.task, self.max_length, self.after))
 
     def embed(self, texts: Sequence[str], batch_size: int | None = None) -> np.ndarray:
-        """One vector per text, the mean of its tokens' hidden states: float32, (texts, hidden)."""
+        """One vector per text, the mean of its tokens' hidden states, mapped if the model says how: float32."""
         if isinstance(texts, str):
             raise DataError("embed takes a list; wrap a single text: embed([text])")
         encodings = self.tokenizer.encode(texts, max_length=self.max_length)
@@ -93,7 +99,7 @@ class Model:
             hidden = self.encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids).float()
             # padding is 0, so it adds nothing
             vectors[indices] = (hidden.sum(1) / batch.lengths[:, None]).cpu().numpy()
-        return vectors
+        return vectors if self.after is None else self.after(vectors)
 
     def predict(self, inputs: Sequence[Any], batch_size: int | None = None) -> list[Any]:
         """One answer per input. An input is a string, a pair, or a mapping with the columns' names."""
@@ -253,7 +259,7 @@ def load(path_or_name: str | Path) -> Model:
     if not path.is_dir():
         path = _download(str(path_or_name))
     folder = load_folder(path)
-    return Model(folder.model, folder.tokenizer, folder.task, folder.max_length)
+    return Model(folder.model, folder.tokenizer, folder.task, folder.max_length, folder.after)
 
 
 def _download(name: str) -> Path:

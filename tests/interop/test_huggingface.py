@@ -23,6 +23,7 @@ from litebert.errors import CheckpointError
 from litebert.interop.huggingface import load_folder
 from litebert.model import Albert, AlbertConfig, HeadKind, preset, pretraining_heads
 from litebert.predict import Model
+from litebert.sentences import SentenceMap
 from litebert.tasks import Classify, Mask, Multilabel, Regress
 from litebert.tokenizer import Tokenizer
 from tests.conftest import PROSE, peer
@@ -215,6 +216,51 @@ def test_sentence_transformers_gives_our_embeddings(model: Model, tmp_path: Path
     ours = model.embed(texts)
     assert ours.dtype == np.float32
     assert np.abs(ours - theirs).max() <= HIDDEN_TOLERANCE
+
+
+def test_a_map_after_the_mean_is_saved_and_sentence_transformers_applies_it(model: Model, tmp_path: Path) -> None:
+    sentence_transformers = peer("sentence_transformers")
+    random, hidden = np.random.default_rng(0), model.config.hidden_size
+    after = SentenceMap(random.normal(size=(24, hidden)).astype(np.float32), np.arange(24, dtype=np.float32))
+    Model(model.albert, model.tokenizer, model.task, model.max_length, after).save(tmp_path)
+    ours = litebert.load(tmp_path).embed(PROSE[:3])
+    assert ours.shape == (3, 24)
+    assert np.abs(ours - (model.embed(PROSE[:3]) @ after.weight.T + after.bias)).max() < 1e-4
+    theirs = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu").encode(PROSE[:3])
+    assert np.abs(ours - theirs).max() < 1e-4
+    model.save(tmp_path)  # without one, the old one counts no longer
+    assert litebert.load(tmp_path).embed(PROSE[:1]).shape == (1, hidden)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "complaint"),
+    [("modules.json", "{}", "not a list of modules"), ("modules.json", "[1]", "not a list of modules"),
+     ("2_Dense/model.safetensors", "no", "cannot be read"), ("2_Dense/config.json", "[]", "an object was expected")],
+)  # fmt: skip
+def test_a_damaged_map_is_refused(model: Model, tmp_path: Path, file: str, content: str, complaint: str) -> None:
+    size = model.config.hidden_size
+    after = SentenceMap(np.zeros((4, size), dtype=np.float32), np.zeros(4, dtype=np.float32))
+    Model(model.albert, model.tokenizer, after=after).save(tmp_path)
+    (tmp_path / file).write_text(content)
+    with pytest.raises(CheckpointError, match=complaint):
+        litebert.load(tmp_path)
+
+
+def test_a_map_of_another_size_is_refused(model: Model, tmp_path: Path) -> None:
+    Model(model.albert, model.tokenizer, after=SentenceMap(np.zeros((4, 5), np.float32), np.zeros(4, np.float32))).save(
+        tmp_path
+    )
+    with pytest.raises(CheckpointError, match="do not fit vectors of"):
+        litebert.load(tmp_path)
+
+
+def test_modules_that_we_do_not_compute_are_named(model: Model, tmp_path: Path) -> None:
+    model.save(tmp_path)
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    modules.append({"idx": 2, "name": "2", "path": "2_CNN", "type": "sentence_transformers.models.CNN"})
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    with pytest.warns(UserWarning, match=r"embed leaves out the module .*CNN"):
+        litebert.load(tmp_path)
 
 
 def test_a_classifier_gives_the_same_scores_in_transformers_for_texts_and_pairs(model: Model, tmp_path: Path) -> None:

@@ -21,7 +21,9 @@ from torch import Tensor, nn
 
 from litebert.errors import CheckpointError, ConfigError
 from litebert.files import read_json, replacing, write_json
+from litebert.interop.sentence_transformers import read_map, write_modules
 from litebert.model import Albert, AlbertConfig, pretraining_heads
+from litebert.sentences import SentenceMap
 from litebert.tasks import TASKS, Task
 from litebert.tasks.mask import Mask
 from litebert.tokenizer import Tokenizer
@@ -74,6 +76,8 @@ class Folder:
     task: Task[Any, Any] | None
     max_length: int
     """The longest sequence the model was trained on, as far as the folder says."""
+    after: SentenceMap | None = None
+    """What vectors of sentences go through."""
 
 
 def load_folder(path: Path) -> Folder:
@@ -94,7 +98,7 @@ def load_folder(path: Path) -> Folder:
     max_length = settings.get("litebert", {}).get("max_length", config.max_position_embeddings)
     if not isinstance(max_length, int) or not 8 <= max_length <= config.max_position_embeddings:
         raise CheckpointError(f"{path / 'config.json'}: litebert.max_length={max_length!r} must fit the model")
-    return Folder(model.eval(), tokenizer, task, max_length)
+    return Folder(model.eval(), tokenizer, task, max_length, read_map(path, config.hidden_size))
 
 
 def save_folder(path: Path, folder: Folder) -> None:
@@ -106,7 +110,7 @@ def save_folder(path: Path, folder: Folder) -> None:
     folder.tokenizer.save(path, folder.max_length)
     with replacing(path / "model.safetensors") as temporary:
         safetensors.torch.save_file(tensors, temporary, metadata={"format": "pt"})
-    _write_sentence_transformers(path, folder)
+    write_modules(path, folder.model.config.hidden_size, folder.max_length, folder.after)
     write_json(path / "config.json", settings_of(folder))
 
 
@@ -380,15 +384,3 @@ def _current_name(name: str) -> str:
     """Undo what older versions called things: gamma and beta, and no `albert.` before a bare encoder's tensors."""
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
     return f"albert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
-
-
-def _write_sentence_transformers(path: Path, folder: Folder) -> None:
-    """Tell sentence-transformers what `model.embed` does: the mean over tokens."""
-    pooling = {"word_embedding_dimension": folder.model.config.hidden_size, "pooling_mode_mean_tokens": True}
-    modules: list[dict[str, Any]] = [
-        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    ]
-    write_json(path / "1_Pooling" / "config.json", pooling)
-    write_json(path / "sentence_bert_config.json", {"max_seq_length": folder.max_length})
-    write_json(path / "modules.json", modules)

@@ -1,0 +1,75 @@
+"""What sentence-transformers needs to know of a folder to compute what `model.embed` does, and what it may say."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import safetensors.numpy
+
+from litebert.errors import CheckpointError
+from litebert.files import read_json, read_limited, replacing, write_json
+from litebert.sentences import SentenceMap
+
+MAP = "2_Dense"
+_MODULE = "sentence_transformers.models."
+_PLAIN = "torch.nn.modules.linear.Identity"  # an activation that does nothing
+
+
+def write_modules(path: Path, hidden: int, max_length: int, after: SentenceMap | None) -> None:
+    """The mean over tokens, and the map after it if there is one."""
+    kinds = {"": "Transformer", "1_Pooling": "Pooling"} | ({} if after is None else {MAP: "Dense"})
+    modules = [
+        {"idx": number, "name": str(number), "path": place, "type": _MODULE + kind}
+        for number, (place, kind) in enumerate(kinds.items())
+    ]
+    write_json(
+        path / "1_Pooling" / "config.json", {"word_embedding_dimension": hidden, "pooling_mode_mean_tokens": True}
+    )
+    if after is not None:
+        size = len(after.bias)
+        shape = {"in_features": hidden, "out_features": size, "bias": True, "activation_function": _PLAIN}
+        write_json(path / MAP / "config.json", shape)
+        with replacing(path / MAP / "model.safetensors") as temporary:
+            safetensors.numpy.save_file({"linear.weight": after.weight, "linear.bias": after.bias}, temporary)
+    write_json(path / "sentence_bert_config.json", {"max_seq_length": max_length})
+    write_json(path / "modules.json", modules)
+
+
+def read_map(path: Path, hidden: int) -> SentenceMap | None:
+    """The map of a folder, if it has one; of modules that we do not compute the user hears."""
+    if not (path / "modules.json").is_file():
+        return None
+    try:
+        modules: Any = json.loads(read_limited(path / "modules.json"))
+        places = [(str(module["type"]), str(module["path"])) for module in modules[:]]  # of a list
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CheckpointError(f"{path / 'modules.json'}: not a list of modules; download the folder again") from error
+    found = None
+    for kind, place in places:
+        if kind.endswith(".Dense") and place == MAP and found is None:
+            found = _read_dense(path / MAP, hidden)
+        elif not kind.endswith((".Transformer", ".Pooling", ".Normalize")):
+            message = f"{path}: embed leaves out the module {kind}, which sentence-transformers would apply"
+            warnings.warn(message, stacklevel=4)
+    return found
+
+
+def _read_dense(path: Path, hidden: int) -> SentenceMap | None:
+    activation = read_json(path / "config.json").get("activation_function")
+    if activation != _PLAIN or not (path / "model.safetensors").is_file():
+        message = f"{path}: embed leaves it out; we read linear ones (not {activation}) in model.safetensors"
+        warnings.warn(message, stacklevel=5)
+        return None
+    try:
+        tensors = safetensors.numpy.load_file(path / "model.safetensors")
+        weight, bias = tensors["linear.weight"], tensors["linear.bias"]
+    except (OSError, KeyError, safetensors.SafetensorError) as error:
+        raise CheckpointError(
+            f"{path / 'model.safetensors'}: cannot be read ({error}); download the folder again"
+        ) from error
+    if weight.ndim != 2 or weight.shape[1] != hidden or bias.shape != weight.shape[:1]:
+        raise CheckpointError(f"{path}: {weight.shape} and {bias.shape} do not fit vectors of {hidden}")
+    return SentenceMap(weight.astype("float32"), bias.astype("float32"))
