@@ -18,7 +18,7 @@ from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.interop.huggingface import Folder, load_folder, save_folder
 from litebert.model import Albert, AlbertConfig, Encoder
 from litebert.model.recorder import is_small
-from litebert.sentences import SentenceMap
+from litebert.model.sentences import SentenceMap
 from litebert.tasks import Mask, Task
 from litebert.tasks.base import Scores
 from litebert.tasks.mask import Fill, Filled, Score, fill_in_rounds, score_texts

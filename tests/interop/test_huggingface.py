@@ -22,8 +22,8 @@ import litebert
 from litebert.errors import CheckpointError
 from litebert.interop.huggingface import load_folder
 from litebert.model import Albert, AlbertConfig, HeadKind, preset, pretraining_heads
+from litebert.model.sentences import SentenceMap
 from litebert.predict import Model
-from litebert.sentences import SentenceMap
 from litebert.tasks import Classify, Mask, Multilabel, Regress
 from litebert.tokenizer import Tokenizer
 from tests.conftest import PROSE, peer

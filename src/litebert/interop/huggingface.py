@@ -23,7 +23,7 @@ from litebert.errors import CheckpointError, ConfigError
 from litebert.files import read_json, replacing, write_json
 from litebert.interop.sentence_transformers import read_map, write_modules
 from litebert.model import Albert, AlbertConfig, pretraining_heads
-from litebert.sentences import SentenceMap
+from litebert.model.sentences import SentenceMap
 from litebert.tasks import TASKS, Task
 from litebert.tasks.mask import Mask
 from litebert.tokenizer import Tokenizer

@@ -11,7 +11,7 @@ import safetensors.numpy
 
 from litebert.errors import CheckpointError
 from litebert.files import read_json, read_limited, replacing, write_json
-from litebert.sentences import SentenceMap
+from litebert.model.sentences import SentenceMap
 
 MAP = "2_Dense"
 _MODULE = "sentence_transformers.models."

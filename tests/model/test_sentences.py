@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from litebert.errors import DataError
-from litebert.sentences import whitened
+from litebert.model.sentences import whitened
 
 
 def vectors(count: int) -> np.ndarray:
