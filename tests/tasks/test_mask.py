@@ -303,6 +303,24 @@ def test_accuracy_counts_the_masks_whose_token_is_first_or_among_five() -> None:
         Mask().metrics([MaskInput("x", where="line 3")], outputs[:1])
 
 
+def test_bits_per_character_are_those_of_the_hidden_tokens(model: Model) -> None:
+    records = hide(PROSE[:5], model.tokenizer, 64, rate=0.3)
+    bits, characters = 0.0, 0
+    for record in records:
+        ids = list(model.tokenizer.encode([record.text], max_length=64)[0].ids)
+        truth = [ids[column] for column in record.hidden]
+        for column in record.hidden:
+            ids[column] = model.tokenizer.mask_id
+        with torch.no_grad():
+            hidden = model.encoder(torch.tensor([ids]))[0, list(record.hidden)]
+            table = model.encoder.word_embeddings.weight
+            scores = model.albert.heads["mlm"](hidden, table).log_softmax(-1)
+        bits -= sum(scores[at, token].item() for at, token in enumerate(truth)) / math.log(2)
+        characters += sum(len(token) for token in record.truth)
+    measured = Mask().metrics(records, model.answer_records(records))
+    assert measured["bits_per_character"] == pytest.approx(bits / characters, rel=1e-4)
+
+
 def test_a_judgement_tells_the_share_that_is_right() -> None:
     output = MaskOutput([[Fill("a", 0.6, "")], [Fill("b", 0.2, "")]], "", 0.0)
     judged = Mask().judge(MaskInput("a b", truth=("a", "c")), output)

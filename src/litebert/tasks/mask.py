@@ -63,6 +63,8 @@ class MaskOutput:
     """The whole text with the best filling of every mask."""
     log_probability: float
     """Of these fillings together: the sum of their logarithms."""
+    truth_log_probability: float | None = None
+    """The same of the tokens that were hidden."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,23 +126,34 @@ class Mask(Task[MaskInput, MaskOutput]):
                     f"{record.where}: token {max(record.hidden)} is to be hidden, and the model reads {len(ids)}; "
                     f"hide with max_length={max_length}"
                 )
-            for column in record.hidden:
+            hidden = {column: ids[column] for column in record.hidden}
+            for column in hidden:
                 ids[column] = tokenizer.mask_id
-            is_masked = [int(number == tokenizer.mask_id) for number in ids]
-            _check_masks(record, sum(is_masked), tokenizer, max_length)
-            examples.append(Example([replace(encoding, ids=ids)], is_masked, tokenizer, by_token=True))
+            asked = [number == tokenizer.mask_id for number in ids]
+            _check_masks(record, sum(asked), tokenizer, max_length)
+            # 0 where nothing is asked, else one more than the token that is hidden there, if that is known
+            target = [one * (1 + hidden.get(column, 0)) for column, one in enumerate(asked)]
+            examples.append(Example([replace(encoding, ids=ids)], target, tokenizer, by_token=True))
         return examples
 
     def scores(self, model: Albert, batch: Batch) -> Scores:
         """For every token the likeliest fillings; the vocabulary is large, so all others stay on the device."""
         assert batch.targets is not None
-        rows = (batch.targets == 1).flatten().nonzero().squeeze(-1)
-        top = min(self.top, model.config.vocab_size)
-        best = _log_probability(model, hidden_of(model.encoder, batch, rows)).exp().topk(top)
-        probability = best.values.new_zeros(batch.input_ids.numel(), top).index_copy(0, rows, best.values)
-        number = best.indices.new_zeros(batch.input_ids.numel(), top).index_copy(0, rows, best.indices)
-        shape = (*batch.input_ids.shape, top)
-        return {"probability": probability.view(shape), "number": number.view(shape)}  # (S, L, top) each
+        targets = batch.targets.flatten()
+        rows = (targets > 0).nonzero().squeeze(-1)
+        every = _log_probability(model, hidden_of(model.encoder, batch, rows))
+        best = every.exp().topk(min(self.top, model.config.vocab_size))
+        found = {
+            "probability": best.values,
+            "number": best.indices,
+            "truth": every.gather(1, targets[rows, None] - 1),
+        }
+
+        def spread(values: Tensor) -> Tensor:  # (masks, n) -> (S, L, n)
+            return values.new_zeros(len(targets), values.shape[1]).index_copy(0, rows, values).unflatten(0, shape)
+
+        shape = batch.input_ids.shape
+        return {name: spread(values) for name, values in found.items()}
 
     def answer(self, record: MaskInput, example: Example, scores: Scores) -> MaskOutput:
         tokenizer, columns, spans = _gaps(example)
@@ -154,10 +167,13 @@ class Mask(Task[MaskInput, MaskOutput]):
             for span, *both in zip(spans, numbers, probabilities, strict=True)
         ]
         text = filled_text(record.text, spans, [best for best, *_ in numbers], tokenizer)
-        return MaskOutput(masks, text, sum(math.log(best) for best, *_ in probabilities))
+        truth = scores["truth"][0, columns].sum().item() if record.hidden else None
+        return MaskOutput(masks, text, sum(math.log(best) for best, *_ in probabilities), truth)
 
     def metrics(self, inputs: Sequence[MaskInput], outputs: Sequence[MaskOutput]) -> dict[str, float]:
-        """In which share of the masks the right token is the likeliest, or one of the five likeliest."""
+        """In which share of the masks the right token is the likeliest, or one of the five likeliest; and how many bits
+        the model would need to say what is hidden, per character, the space before a word included: vocabularies with
+        longer tokens have fewer of them, and this does not change with that."""
         if self.top < max(MEASURED):
             raise ConfigError(f"top={self.top} fillings are too few to measure by; use {max(MEASURED)} or more")
         bare = next((r for r, o in zip(inputs, outputs, strict=True) if len(r.truth) != len(o.masks)), None)
@@ -169,7 +185,12 @@ class Mask(Task[MaskInput, MaskOutput]):
             for record, output in zip(inputs, outputs, strict=True)
             for token, fills in zip(record.truth, output.masks, strict=True)
         ]
-        return {f"top{n}_accuracy": sum(token in found[:n] for token, found in pairs) / len(pairs) for n in MEASURED}
+        shares = {f"top{n}_accuracy": sum(token in found[:n] for token, found in pairs) / len(pairs) for n in MEASURED}
+        logs = [output.truth_log_probability for output in outputs if output.truth_log_probability is not None]
+        if len(logs) < len(outputs):
+            return shares
+        characters = sum(len(token.removeprefix("##")) for token, _ in pairs)  # "▁" stands for the space
+        return shares | {"bits_per_character": -sum(logs) / math.log(2) / characters}
 
     def judge(self, record: MaskInput, output: MaskOutput) -> Judgement:
         """The share of a text's hidden tokens that are filled in right."""
