@@ -1,9 +1,9 @@
-"""Give a model a linear map for vectors of sentences, made without labels, and say what it is worth.
+"""Give a model a linear map for vectors of sentences, if one helps, and say what it is worth.
 
   python examples/builtin/embeddings.py --model runs/pt --corpus corpus/*.xz --sts tasks/glue/STS-B --out runs/st
 
-The map whitens vectors of sentences of the corpus. Whether it is used, and how many directions it keeps, is decided on
-a tenth of STS-B's training pairs; its development pairs are looked at once, at the end.
+The map whitens vectors of sentences of the corpus, without labels. Whether it is used, and how many directions it
+keeps, is decided on a tenth of STS-B's training pairs; its development pairs are looked at once, at the end.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ def main() -> None:
     options = parser.parse_args()
     model = litebert.load(options.model).to(pick_device("auto"))
     model.bf16, model.after = has_bfloat16(model.device), None
+    if options.sentences < 2 * model.config.hidden_size:
+        parser.error(f"--sentences {options.sentences}: give {2 * model.config.hidden_size} or more")
     means = model.embed(sentences_of(options.corpus, options.sentences))
     sizes = [size for size in options.sizes if size <= means.shape[1]]
     maps: dict[str, SentenceMap | None] = {"the mean": None}
@@ -49,6 +51,8 @@ def main() -> None:
         print(f"{name}: Spearman {value:.4f} on a tenth of the training pairs")
     best = max(found, key=lambda name: found[name])
     print(f"{best}: Spearman {correlation(model, maps[best], Regress.read(options.sts / 'dev.tsv')):.4f} on dev")
+    if maps[best] is None:
+        print("no map helps: the model is saved as it was")
     Model(model.to("cpu").albert, model.tokenizer, model.task, model.max_length, maps[best]).save(options.out)
 
 

@@ -9,12 +9,15 @@ the first column of CoNLL files, lines of everything else.
 from __future__ import annotations
 
 import argparse
+import csv
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-TABLES = (".tsv", ".csv")
+LEARNED = re.compile(r"(?<![a-z])train", re.IGNORECASE)
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".parquet")
 JSON = (".json", ".jsonl")
 CONLL = (".testa", ".testb")
 BREAKS = str.maketrans("\n\r\x85\u2028\u2029", "     ")
@@ -25,13 +28,16 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    files = [
-        path
-        for path in sorted(options.folder.rglob("*"))
-        if path.is_file() and not path.name.startswith(".") and "train" not in str(path.relative_to(options.folder))
-    ]
+    known = [path for path in sorted(options.folder.rglob("*")) if path.is_file() and not path.name.startswith(".")]
+    files = [path for path in known if not LEARNED.search(str(path.relative_to(options.folder)))]
+    packed = [path for path in files if path.suffix in PACKED]
+    if packed:
+        parser.error(f"{packed[0]}: unpack it, or convert it to JSON lines, first")
     texts = dict.fromkeys(text.translate(BREAKS).strip() for path in files for text in texts_of(path))
-    options.out.write_text("".join(f"{text}\n" for text in texts if text), encoding="utf-8")
+    texts.pop("", None)
+    if not texts:
+        parser.error(f"{options.folder}: no text found there")
+    options.out.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     print(f"{len(texts):,} texts of {len(files):,} files in {options.out}")
 
 
@@ -42,7 +48,10 @@ def texts_of(path: Path) -> Iterator[str]:
     elif path.suffix in CONLL:
         for sentence in content.split("\n\n"):
             yield " ".join(line.split()[0] for line in sentence.splitlines() if line.strip())
-    elif path.suffix in TABLES or path.suffix == ".txt":  # not read as tables: quotes in some of them never close
+    elif path.suffix == ".csv":
+        for row in csv.reader(content.splitlines()):
+            yield from row
+    elif path.suffix in (".tsv", ".txt"):  # without quotes, which in some of them never close
         for line in content.splitlines():
             yield from line.split("\t")
     else:

@@ -38,7 +38,8 @@ def test_a_short_text_is_found_whole(size: int) -> None:
 
 
 def test_what_is_shorter_is_no_evidence() -> None:
-    assert Excluded.of([" ".join(words(FEWEST - 1, 0))]).runs == {}
+    found = Excluded.of([" ".join(words(FEWEST - 1, 0)) + "\n\n" + "one two"])
+    assert (found.runs, found.too_short) == ({}, 2)
 
 
 def test_case_spacing_and_punctuation_do_not_count_but_words_and_lines_do() -> None:
@@ -46,6 +47,16 @@ def test_case_spacing_and_punctuation_do_not_count_but_words_and_lines_do() -> N
     assert excluded.without("«The   CAT it seems: did not see the dog's tail»") == ("", 1)
     for other in ("the cat it seems did not see the dogs tail", "the cat it seems\ndid not see the dog s tail"):
         assert excluded.without(other) == (other, 0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    ["We don't get paid enough to sit through crap like this",
+     "we don’t get PAID enough to sit\xa0through crap like this",
+     "ｗｅ do n't get pa\xadid enough to sit through crap like this"],
+)  # fmt: skip
+def test_tokenised_and_typeset_texts_are_the_same_texts(other: str) -> None:
+    assert Excluded.of(["we do n't get paid enough to sit through crap like this"]).without(other) == ("", 1)
 
 
 def test_a_chinese_character_is_a_word() -> None:

@@ -316,7 +316,8 @@ def test_bits_per_character_are_those_of_the_hidden_tokens(model: Model) -> None
             table = model.encoder.word_embeddings.weight
             scores = model.albert.heads["mlm"](hidden, table).log_softmax(-1)
         bits -= sum(scores[at, token].item() for at, token in enumerate(truth)) / math.log(2)
-        characters += sum(len(token) for token in record.truth)
+        assert record.characters == sum(map(len, record.truth))
+        characters += record.characters
     measured = Mask().metrics(records, model.answer_records(records))
     assert measured["bits_per_character"] == pytest.approx(bits / characters, rel=1e-4)
 

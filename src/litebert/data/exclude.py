@@ -1,13 +1,14 @@
 """Text that must not be learned from, such as that of test sets, found again in a corpus word for word.
 
-Only letters and digits count, in lower case, so spacing and punctuation may differ. A word is a run of them, or one
-Chinese character. What is looked for are all runs of 13 words, and of shorter texts the whole, from 8 words on: less
-than that, people say by chance.
+Only letters and digits count, in lower case and Unicode's compatible form, so spacing and punctuation may differ. A
+word is a run of them, or one Chinese character; "don't" are two words, as "do n't" is in tokenised sets. What is looked
+for are all runs of 13 words, and of shorter texts the whole, from 8 words on: less than that, people say by chance.
 """
 
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -29,21 +30,25 @@ class Excluded:
 
     runs: dict[int, np.ndarray]
     """Sorted."""
+    too_short: int = 0
+    """Lines of fewer words than are looked for."""
 
     @staticmethod
     def of(documents: Iterable[str]) -> Excluded:
         """Each line is a text."""
         found: dict[int, list[np.ndarray]] = {}
+        too_short = 0
         for document in documents:
             words, lines = _words(document)
             counts = np.bincount(lines)
+            too_short += int(((counts > 0) & (counts < FEWEST)).sum())
             firsts = np.cumsum(counts) - counts
             for size in range(FEWEST, min(WORDS, len(words)) + 1):
                 runs = _runs(words, size)
                 within = lines[: len(runs)] == lines[size - 1 :]
                 found.setdefault(size, []).append(runs[within if size == WORDS else firsts[counts == size]])
         united = {size: np.unique(np.concatenate(parts)) for size, parts in found.items()}
-        return Excluded({size: runs for size, runs in united.items() if len(runs)})
+        return Excluded({size: runs for size, runs in united.items() if len(runs)}, too_short)
 
     @cached_property
     def _marks(self) -> np.ndarray:
@@ -77,7 +82,8 @@ class Excluded:
 
 def _words(text: str) -> tuple[np.ndarray, np.ndarray]:
     """A hash of each word, and the line in which it stands."""
-    points = np.frombuffer(text.lower().encode("utf-32-le", "surrogatepass"), np.uint32)
+    text = unicodedata.normalize("NFKC", text).lower().replace("’", "'").replace("\xad", "").replace("n't", " n't")
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     kinds = _kinds()[np.minimum(points, 0xFFFF)]
     inside = kinds > 0
     before = np.concatenate([[False], inside[:-1]])

@@ -88,7 +88,7 @@ class Evaluation:
 
     @property
     def worst(self) -> list[Judgement]:
-        """Wrong answers, the surest first."""
+        """Wrong answers, the least right first, and of equal ones the surest."""
         wrong = [one for one in self.judgements if one.right < 1]
         return sorted(wrong, key=lambda one: (one.right, -(one.confidence or 0.0)))
 
@@ -103,7 +103,8 @@ class Evaluation:
             return f"the {len(shown)} answers that are furthest off", [["truth", "answer", "text"], *cells]
         for row, one in zip(cells, shown, strict=True):
             row.insert(2, "" if one.confidence is None else f"{one.confidence:.0%}")
-        title = f"{len(shown)} of {len(self.worst):,} answers that are not right, the surest first"
+        order = "the least right first" if any(one.right for one in self.worst) else "the surest first"
+        title = f"{len(shown)} of {len(self.worst):,} answers that are not right, {order}"
         return title, [["truth", "answer", "sure", "text"], *cells]
 
     @property

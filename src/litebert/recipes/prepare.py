@@ -63,7 +63,7 @@ class Config:
     """Convert Chinese characters; needs the extra `chinese`."""
     scrub: bool = False
     """Replace e-mail addresses, telephone, card and identity numbers by [email], [phone], [number]."""
-    exclude: tuple[Path, ...] = ()
+    exclude: tuple[Path, ...] | None = None
     """Text that must not be learned from, say that of test sets, in files like those of --input, a text on each line:
     lines of the corpus that share 13 words in a row with it, or hold one of its shorter texts (8 words on), are left
     out. Case, spacing and punctuation do not count."""
@@ -151,13 +151,17 @@ def _excluded(config: Config, console: Console) -> Excluded | None:
     from litebert.data.corpus import Reading, find_files, read_documents
     from litebert.data.exclude import FEWEST, Excluded
 
-    if not config.exclude:
+    if config.exclude is None:
         return None
+    if not config.exclude:
+        raise ConfigError("--exclude names no file; give some, or leave it out")
     reading = Reading(text_column=config.text_column, encoding=config.encoding)
     excluded = Excluded.of(read_documents(find_files(config.exclude), reading))
     if not excluded.runs:
         raise ConfigError(f"exclude: no line of {config.exclude[0]} has {FEWEST} words, so nothing would be left out")
-    _say(console, f"leaving out what holds one of {sum(map(len, excluded.runs.values())):,} runs of words")
+    short = f"; {excluded.too_short:,} lines have fewer than {FEWEST} and are not looked for"
+    runs = sum(map(len, excluded.runs.values()))
+    _say(console, f"leaving out what holds one of {runs:,} runs of words{short if excluded.too_short else ''}")
     return excluded
 
 

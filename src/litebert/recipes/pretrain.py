@@ -94,15 +94,16 @@ class Run:
     dropout: float = 0.0
     """Of hidden states and attention in a new model; ALBERT v2 has none."""
     precision: Precision = "auto"
-    """bf16 has float32 weights, bf16-pure float32 masters beside its own, fp8 is bf16 with the larger matrix products
-    from eight bits (on GPUs such as an H100); auto: bf16 on a GPU and on a CPU with instructions for it, fp32
-    elsewhere."""
+    """bf16 computes in bfloat16 and keeps float32 weights; bf16-pure has bfloat16 weights too, and the optimizer
+    float32 copies of them; fp8 is bf16 with the larger matrix products from eight bits, a tenth faster on an H200 at
+    the same loss. auto: bf16 on a GPU and on a CPU with instructions for it, fp32 elsewhere."""
     gradient_checkpointing: bool = False
     """Recompute instead of remembering: less memory, a third more time."""
     cuda_graphs: bool = True
-    """On a GPU, replay steps that were recorded, where memory is enough for two of them."""
+    """On a GPU, record the kernels of a step and replay them: no gaps between kernels, for a second step's memory."""
     compile: bool | None = None
-    """Compile the layer, once for all passes; by default on a GPU."""
+    """Compile the layer where our own kernels do not compute it (fp32, dropout, layers that are not shared); by default
+    on a GPU."""
     parallel: Parallel = "ddp"
     """Under torchrun: every process holds the model, or fsdp: its share of the weights and the optimizer's state."""
     workers: int = 2

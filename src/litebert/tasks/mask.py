@@ -42,6 +42,8 @@ class MaskInput:
     """The right token for each mask, where it is known."""
     where: str = field(default="text", compare=False, repr=False)
     """The file and line it came from, for errors."""
+    characters: int = 0
+    """Of the text that is hidden, with the space before a word; 0 where nobody has counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +173,9 @@ class Mask(Task[MaskInput, MaskOutput]):
         return MaskOutput(masks, text, sum(math.log(best) for best, *_ in probabilities), truth)
 
     def metrics(self, inputs: Sequence[MaskInput], outputs: Sequence[MaskOutput]) -> dict[str, float]:
-        """In which share of the masks the right token is the likeliest, or one of the five likeliest; and how many bits
-        the model would need to say what is hidden, per character, the space before a word included: vocabularies with
-        longer tokens have fewer of them, and this does not change with that."""
+        """In which share of the masks the right token is the likeliest, or one of the five likeliest; and the bits that
+        the model would need to say what is hidden, for each of its characters: longer tokens are harder to guess, and
+        say more."""
         if self.top < max(MEASURED):
             raise ConfigError(f"top={self.top} fillings are too few to measure by; use {max(MEASURED)} or more")
         bare = next((r for r, o in zip(inputs, outputs, strict=True) if len(r.truth) != len(o.masks)), None)
@@ -187,10 +189,10 @@ class Mask(Task[MaskInput, MaskOutput]):
         ]
         shares = {f"top{n}_accuracy": sum(token in found[:n] for token, found in pairs) / len(pairs) for n in MEASURED}
         logs = [output.truth_log_probability for output in outputs if output.truth_log_probability is not None]
-        if len(logs) < len(outputs):
+        characters = [record.characters for record in inputs]
+        if len(logs) < len(outputs) or not all(characters):
             return shares
-        characters = sum(len(token.removeprefix("##")) for token, _ in pairs)  # "▁" stands for the space
-        return shares | {"bits_per_character": -sum(logs) / math.log(2) / characters}
+        return shares | {"bits_per_character": -sum(logs) / math.log(2) / sum(characters)}
 
     def judge(self, record: MaskInput, output: MaskOutput) -> Judgement:
         """The share of a text's hidden tokens that are filled in right."""
@@ -215,6 +217,7 @@ def hide(
     if not 0 < rate < 1:
         raise ConfigError(f"rate={rate} must lie between 0 and 1; 0.15 is usual")
     random, specials = np.random.default_rng(seed), _specials(tokenizer)
+    has_spaces = not any("▁" in tokenizer.token(number) for number in range(tokenizer.vocab_size))
     records = []
     for number, encoding in enumerate(tokenizer.encode(texts, max_length=max_length), start=1):
         plain = [column for column, token in enumerate(encoding.ids) if token not in specials]
@@ -223,8 +226,16 @@ def hide(
         count = max(1, round(rate * len(plain)))
         columns = sorted(random.choice(plain, count, replace=False).tolist())
         truth = tuple(tokenizer.token(encoding.ids[column]) for column in columns)
-        records.append(MaskInput(texts[number - 1], tuple(columns), truth, f"text {number}"))
+        text, starts = texts[number - 1], [encoding.offsets[column][0] for column in columns]
+        before = [text[start - 1 : start] if has_spaces and start else "" for start in starts]
+        characters = sum(map(_characters, truth, before))
+        records.append(MaskInput(text, tuple(columns), truth, f"text {number}", characters))
     return records
+
+
+def _characters(token: str, before: str) -> int:
+    """Of what a token stands for, the space before a word included: "▁" is that, and WordPiece leaves it out."""
+    return len(token.removeprefix("##")) + (not token.startswith(("▁", "##")) and before.isspace())
 
 
 def fill_in_rounds(
