@@ -9,15 +9,19 @@ the first column of CoNLL files, lines of everything else.
 from __future__ import annotations
 
 import argparse
+import bz2
 import csv
+import gzip
 import json
+import lzma
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 LEARNED = re.compile(r"(?<![a-z])train", re.IGNORECASE)
-PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".parquet")
+UNPACK = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
+OTHERS = (".zst", ".zip", ".parquet")
 JSON = (".json", ".jsonl")
 CONLL = (".testa", ".testb")
 BREAKS = str.maketrans("\n\r\x85\u2028\u2029", "     ")
@@ -30,9 +34,9 @@ def main() -> None:
     options = parser.parse_args()
     known = [path for path in sorted(options.folder.rglob("*")) if path.is_file() and not path.name.startswith(".")]
     files = [path for path in known if not LEARNED.search(str(path.relative_to(options.folder)))]
-    packed = [path for path in files if path.suffix in PACKED]
-    if packed:
-        parser.error(f"{packed[0]}: unpack it, or convert it to JSON lines, first")
+    others = [path for path in files if path.suffix in OTHERS]
+    if others:
+        parser.error(f"{others[0]}: unpack it, or convert it to JSON lines, first")
     texts = dict.fromkeys(text.translate(BREAKS).strip() for path in files for text in texts_of(path))
     texts.pop("", None)
     if not texts:
@@ -42,7 +46,10 @@ def main() -> None:
 
 
 def texts_of(path: Path) -> Iterator[str]:
-    content = path.read_text(encoding="utf-8-sig", errors="replace")
+    raw = path.read_bytes()
+    if path.suffix in UNPACK:
+        raw, path = UNPACK[path.suffix](raw), path.with_suffix("")
+    content = raw.decode("utf-8-sig", "replace")
     if path.suffix in JSON:
         yield from json_texts(content)
     elif path.suffix in CONLL:
