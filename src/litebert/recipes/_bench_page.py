@@ -8,15 +8,18 @@ from typing import Any
 from litebert.files import write_json
 from litebert.measure.curves import Roof, Work
 from litebert.measure.report import Report
-from litebert.recipes.bench import Row
+from litebert.recipes.bench import BUSY_NOTE, Row, is_busy
 
 
 def write_page(out: Path, summary: dict[str, Any], rows: list[Row]) -> None:
     """report.html and, last, bench.json."""
     rates = summary["matmul_operations_per_second"]
     told = ", ".join(f"{rate / 1e12:.3g} TFLOP/s in {dtype}" for dtype, rate in rates.items())
-    machine = f"{summary['machine']}, {summary['threads']} threads, torch {summary['torch']}, {summary['model']}"
+    parts = ", ".join(f"{name} {summary[name]}" for name in ("litebert", "torch", "transformers"))
+    machine = f"{summary['machine']}, {summary['threads']} threads, {parts}, {summary['model']}"
     report = Report("Side by side", f"{machine}; a large matrix product reaches {told}.")
+    if is_busy(rows):
+        report.text(BUSY_NOTE)
     many = [row for row in rows if not row.case.startswith("one ")]
     single = [row for row in rows if row.case.startswith("one ")]
     if many:

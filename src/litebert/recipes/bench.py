@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from litebert import __version__
 from litebert.errors import ConfigError, require_extra
 from litebert.recipes._shared import check_numbers, make_console, refuse_overwrite
 
@@ -30,6 +31,7 @@ Kind = Literal["infer", "finetune", "pretrain"]
 OURS = "litebert"
 BUSY = 0.2
 """A spread that says nothing can be said."""
+BUSY_NOTE = f"± above {BUSY:.0%}: the machine is busy with other work; do not rely on these figures"
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def run(config: Config) -> None:
     machine = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
     measured = {str(dtype).removeprefix("torch."): rate for dtype, rate in rates.items()}
     summary: dict[str, Any] = {
-        "machine": machine, "threads": torch.get_num_threads(), "torch": torch.__version__,
+        "machine": machine, "threads": torch.get_num_threads(), "litebert": __version__, "torch": torch.__version__,
         "transformers": version("transformers"), "model": config.model or config.preset,
         "settings": {key: value if isinstance(value, (int, tuple, type(None))) else str(value)
                      for key, value in asdict(config).items()},
@@ -156,13 +158,17 @@ def run(config: Config) -> None:
         told = ", ".join(f"{rate / 1e12:.3g} TFLOP/s in {dtype}" for dtype, rate in measured.items())
         out.print(f"{machine}: a large matrix product reaches {told}", highlight=False, markup=False)
         out.print(table_of(rows))
-        if max(row.spread for row in rows) > BUSY:
-            out.print(f"± above {BUSY:.0%}: the machine is busy with other work; do not rely on these figures")
+        if is_busy(rows):
+            out.print(BUSY_NOTE)
     if config.out is not None:
         from litebert.recipes._bench_page import write_page
 
         write_page(config.out, summary, rows)
         console.print(f"look at {config.out / 'report.html'}", highlight=False, markup=False)
+
+
+def is_busy(rows: list[Row]) -> bool:
+    return max(row.spread for row in rows) > BUSY
 
 
 def _row(case: str, who: str, measured: Measured, matmul: float) -> Row:
