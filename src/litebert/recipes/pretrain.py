@@ -102,7 +102,7 @@ class Run:
     cuda_graphs: bool = True
     """On a GPU, record the kernels of a step and replay them: no gaps between kernels, for a second step's memory."""
     compile: bool | None = None
-    """Compile the layer where our own kernels do not compute it (fp32, dropout, unshared); by default on a GPU."""
+    """Compile the layer where our own kernels do not compute it, as in fp32 or with dropout; by default on a GPU."""
     parallel: Parallel = "ddp"
     """Under torchrun: every process holds the model, or fsdp: its share of the weights and the optimizer's state."""
     workers: int = 2
