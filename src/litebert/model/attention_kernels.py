@@ -44,6 +44,11 @@ def _places(first, row, head, N: tl.constexpr, D: tl.constexpr):
 
 
 @triton.jit
+def _keys_values(qkv, at, inside, N: tl.constexpr, D: tl.constexpr):
+    return tl.load(qkv + at + N * D, mask=inside, other=0), tl.load(qkv + at + 2 * N * D, mask=inside, other=0)
+
+
+@triton.jit
 def _seen(mask, number, key, length, MASKED: tl.constexpr):
     inside = key < length
     if MASKED:
@@ -59,8 +64,7 @@ def _attend_short(qkv, out, peaks, starts, mask, length, by, PACKED: tl.constexp
     real = row < length
     own, at = _places(first, row, head, N, D)
     q = tl.load(qkv + at, mask=real[:, None], other=0)
-    k = tl.load(qkv + at + N * D, mask=real[:, None], other=0)
-    v = tl.load(qkv + at + 2 * N * D, mask=real[:, None], other=0)
+    k, v = _keys_values(qkv, at, real[:, None], N, D)
     seen = _seen(mask, number, row, length, MASKED)
     scores = tl.where(seen[None, :], tl.dot(q, tl.trans(k)) * by, -1e30)
     highest = tl.max(scores, axis=1)
@@ -80,8 +84,7 @@ def _attend_short_backward(qkv, context, slope, out, sums, peaks, starts, mask, 
     real = row < length
     own, at = _places(first, row, head, N, D)
     q = tl.load(qkv + at, mask=real[:, None], other=0)
-    k = tl.load(qkv + at + N * D, mask=real[:, None], other=0)
-    v = tl.load(qkv + at + 2 * N * D, mask=real[:, None], other=0)
+    k, v = _keys_values(qkv, at, real[:, None], N, D)
     above = tl.load(slope + own, mask=real[:, None], other=0)
     was = tl.load(context + own, mask=real[:, None], other=0)
     delta = tl.sum(above.to(tl.float32) * was.to(tl.float32), axis=1)
@@ -119,8 +122,7 @@ def _attend_long(qkv, out, peaks, starts, mask, length, by,
             key = start + tl.arange(0, STEP)
             inside = (key < length)[:, None]
             _, there = _places(first, key, head, N, D)
-            k = tl.load(qkv + there + N * D, mask=inside, other=0)
-            v = tl.load(qkv + there + 2 * N * D, mask=inside, other=0)
+            k, v = _keys_values(qkv, there, inside, N, D)
             seen = _seen(mask, number, key, length, MASKED)
             scores = tl.where(seen[None, :], tl.dot(q, tl.trans(k)) * by, -1e30)
             rise = tl.maximum(highest, tl.max(scores, axis=1))
@@ -153,8 +155,7 @@ def _to_queries(qkv, context, slope, out, sums, peaks, deltas, starts, mask, len
             key = start + tl.arange(0, STEP)
             inside = (key < length)[:, None]
             _, there = _places(first, key, head, N, D)
-            k = tl.load(qkv + there + N * D, mask=inside, other=0)
-            v = tl.load(qkv + there + 2 * N * D, mask=inside, other=0)
+            k, v = _keys_values(qkv, there, inside, N, D)
             seen = _seen(mask, number, key, length, MASKED)
             scores = tl.where(seen[None, :], tl.dot(q, tl.trans(k)) * by, -1e30)
             through = tl.exp2(scores - peak[:, None]) * (tl.dot(above, tl.trans(v)) - delta[:, None])
@@ -174,8 +175,7 @@ def _to_keys(qkv, slope, out, peaks, deltas, starts, mask, length, by, scale,
     real = key < length
     if tile * ROWS < length:
         _, at = _places(first, key, head, N, D)
-        k = tl.load(qkv + at + N * D, mask=real[:, None], other=0)
-        v = tl.load(qkv + at + 2 * N * D, mask=real[:, None], other=0)
+        k, v = _keys_values(qkv, at, real[:, None], N, D)
         seen = _seen(mask, number, key, length, MASKED)
         to_k = tl.zeros([ROWS, D], tl.float32)
         to_v = tl.zeros([ROWS, D], tl.float32)
