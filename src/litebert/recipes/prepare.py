@@ -156,7 +156,8 @@ def _excluded(config: Config, console: Console) -> Excluded | None:
     if not config.exclude:
         raise ConfigError("--exclude names no file; give some, or leave it out")
     reading = Reading(text_column=config.text_column, encoding=config.encoding)
-    excluded = Excluded.of(read_documents(find_files(config.exclude), reading))
+    with console.status("reading what is to be left out"):
+        excluded = Excluded.of(read_documents(find_files(config.exclude), reading))
     if not excluded.runs:
         raise ConfigError(f"exclude: no line of {config.exclude[0]} has {FEWEST} words, so nothing would be left out")
     short = f"; {excluded.too_short:,} lines have fewer than {FEWEST} and are not looked for"
