@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,12 @@ from matplotlib.figure import Figure
 
 from litebert.measure.curves import COLOURS, colour_of, compact
 
+PANELS = {
+    "encode": "texts to vectors, tokens per second",
+    "pretrain": "steps of pre-training, tokens per second",
+    "finetune": "steps of fine-tuning, tokens per second",
+    "single": "one text to a vector, milliseconds",
+}
 INK, QUIET, PALE = (COLOURS[name][0] for name in ("ink", "quiet", "line"))
 
 
@@ -23,19 +30,30 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     runs = [json.loads(path.read_text(encoding="utf-8")) for path in options.found]
-    rows = [row for run in runs for row in run["rows"]]
+    rows = [row | {"case": named(row["case"], run)} for run in runs for row in run["rows"]]
     names = list(dict.fromkeys(row["who"] for row in rows))
-    many = [row for row in rows if not row["case"].startswith("one ")]
-    single = [row for row in rows if row["case"].startswith("one ")]
-    figure = Figure(figsize=(11, 3.4), layout="constrained")
-    left, middle, right = figure.subplots(1, 3, width_ratios=(4, 4, 5))
-    bars(left, many, names, "tokens_per_second", "tokens per second")
-    bars(middle, single, names, "milliseconds", "milliseconds for one text")
-    roofline(right, rows, names, runs)
-    handles = [left.barh(0, 0, color=colour(number)) for number in range(len(names))]
+    figure = Figure(figsize=(11, 5.4), layout="constrained")
+    panels = figure.subplot_mosaic([["encode", "finetune"], ["pretrain", "finetune"], ["single", "roof"]],
+                                   height_ratios=(2.2, 2, 3.4))  # fmt: skip
+    for panel, title in PANELS.items():
+        figures = "milliseconds" if panel == "single" else "tokens_per_second"
+        bars(panels[panel], [row for row in rows if panel_of(row["case"]) == panel], names, figures, title)
+    roofline(panels["roof"], rows, names, runs)
+    handles = [panels["encode"].barh(0, 0, color=colour(number)) for number in range(len(names))]
     figure.legend(handles, names, loc="outside upper left", ncols=len(names), frameon=False, fontsize=9)
     figure.savefig(options.out, metadata={"Date": None})
     print(f"{options.out}: {runs[0]['machine']}, torch {runs[0]['torch']}, transformers {runs[0]['transformers']}")
+
+
+def named(case: str, run: dict[str, Any]) -> str:
+    """Fine-tuning by the texts, which a case does not tell."""
+    data = run["settings"]["data"]
+    return case if data is None or panel_of(case) != "finetune" else f"{case}, {Path(data).stem}"
+
+
+def panel_of(case: str) -> str:
+    beginnings = {"one ": "single", "fine-tuning": "finetune", "pre-training": "pretrain"}
+    return next((panel for beginning, panel in beginnings.items() if case.startswith(beginning)), "encode")
 
 
 def bars(axes: Any, rows: list[dict[str, Any]], names: list[str], figure: str, title: str) -> None:
@@ -49,7 +67,13 @@ def bars(axes: Any, rows: list[dict[str, Any]], names: list[str], figure: str, t
             at += 1
         ticks.append(at - 1 - (len(group) - 1) / 2)
         at += 0.7
-    axes.set_yticks(ticks, cases)
+    axes.set_yticks(
+        ticks,
+        [
+            textwrap.fill(case.partition("-training, ")[2] or case.partition("-tuning, ")[2] or case, 22)
+            for case in cases
+        ],
+    )
     axes.set(ylim=(at - 1.1, -0.6), xlim=(0, most * 1.2), xticks=[])
     tidy(axes, title)
 

@@ -10,9 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import litebert
-from litebert.model import Albert
+from litebert import predict
+from litebert.data.batches import Batch
+from litebert.model import Albert, Encoder
 from litebert.predict import Model
 from litebert.tasks import Classify
 from tests.conftest import PROSE, REPOSITORY
@@ -138,3 +141,24 @@ def test_torch_hub_loads_a_folder(model: Model, tmp_path: Path) -> None:
     loaded = torch.hub.load(str(REPOSITORY), "albert", str(tmp_path), source="local")
     ids = torch.tensor([[2, 9, 3]])
     assert torch.equal(loaded.encoder(ids), model.encoder(ids))
+
+
+def test_the_next_batch_is_begun_before_an_answer_is_waited_for(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    begin, wait = predict._mean_of, Tensor.cpu
+
+    def begun(encoder: Encoder, batch: Batch) -> Tensor:
+        order.append("begun")
+        assert batch.tokens == batch.real.sum()
+        return begin(encoder, batch)
+
+    def waited(values: Tensor) -> Tensor:
+        order.append("waited")
+        return wait(values)
+
+    texts = ["one", "two words", "now three words", "and now there are four or more"]
+    expected = model.embed(texts)
+    monkeypatch.setattr(predict, "_mean_of", begun)
+    monkeypatch.setattr(Tensor, "cpu", waited)
+    np.testing.assert_allclose(model.embed(texts, batch_size=2), expected, atol=1e-5)
+    assert order == ["begun", "begun", "waited", "waited"]

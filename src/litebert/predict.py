@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from litebert.model import Albert, AlbertConfig, Encoder
 from litebert.model.recorder import is_small
 from litebert.model.sentences import SentenceMap
 from litebert.tasks import Mask, Task
-from litebert.tasks.base import Scores
+from litebert.tasks.base import Scores, hidden_of
 from litebert.tasks.mask import Fill, Filled, Score, fill_in_rounds, score_texts
 from litebert.tokenizer import Tokenizer
 
@@ -40,6 +41,8 @@ HUB_FILES = [
 COLUMN_MULTIPLE = 16
 BATCH_SIZE = 32
 GPU_TOKENS = 1 << 15  # at once
+
+T = TypeVar("T")
 
 
 class Model:
@@ -95,10 +98,9 @@ class Model:
             raise DataError("embed takes a list; wrap a single text: embed([text])")
         encodings = self.tokenizer.encode(texts, max_length=self.max_length)
         vectors = np.zeros((len(encodings), self.config.hidden_size), dtype=np.float32)
-        for indices, batch in self._batches([Example([encoding]) for encoding in encodings], batch_size):
-            hidden = self.encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids).float()
-            # padding is 0, so it adds nothing
-            vectors[indices] = (hidden.sum(1) / batch.lengths[:, None]).cpu().numpy()
+        batches = self._batches([Example([encoding]) for encoding in encodings], batch_size)
+        for indices, means in _one_behind((indices, _mean_of(self.encoder, batch)) for indices, batch in batches):
+            vectors[indices] = means.cpu().numpy()
         return vectors if self.after is None else self.after(vectors)
 
     def predict(self, inputs: Sequence[Any], batch_size: int | None = None) -> list[Any]:
@@ -185,8 +187,9 @@ class Model:
         owners = [(number, row) for number, example in enumerate(examples) for row in range(len(example.sequences))]
         alone = [_alone(examples[number], row) for number, row in owners]
         rows: list[Scores] = [{}] * len(owners)
-        for indices, batch in self._batches(alone, batch_size):
-            scores = {name: _whole(values).cpu() for name, values in task.scores(self.albert, batch).items()}
+        batches = self._batches(alone, batch_size)
+        for indices, given in _one_behind((indices, task.scores(self.albert, batch)) for indices, batch in batches):
+            scores = {name: _whole(values).cpu() for name, values in given.items()}
             for at, index in enumerate(indices):
                 # a copy: a view would keep the whole batch in memory
                 rows[index] = {name: values[at].clone() for name, values in scores.items()}
@@ -227,6 +230,17 @@ class Model:
                 yield
         finally:
             self.albert.train(learning)
+
+
+def _mean_of(encoder: Encoder, batch: Batch) -> Tensor:  # (S, H)
+    return hidden_of(encoder, batch).float().sum(1) / batch.lengths[:, None]  # padding is 0, so it adds nothing
+
+
+def _one_behind(items: Iterator[T]) -> Iterator[T]:
+    """Each when the next has been begun: a GPU has work while the host waits for what it did."""
+    for before, _ in pairwise(chain(items, [None])):
+        assert before is not None
+        yield before
 
 
 def _check_batch_size(batch_size: int | None) -> None:

@@ -64,11 +64,17 @@ class Batch:
     """(B, ...), or (S, L) with IGNORED in the padding for a target per token."""
     noise: Tensor | None = None
     """(S, L, E) to add to the word embeddings; adversarial training sets it."""
+    tokens: int | None = None
+    """Real ones in all, where the host knows."""
 
     def to(self, device: torch.device | str) -> Batch:
         if torch.device(device).type == "cpu":
             return self
-        moved: dict[str, Any] = {name: value.to(device, non_blocking=True) for name, value in self.tensors().items()}
+        pinned = torch.device(device).type == "cuda"  # else the host waits until a GPU has done all before the copy
+        moved: dict[str, Any] = {
+            name: (value.pin_memory() if pinned else value).to(device, non_blocking=True)
+            for name, value in self.tensors().items()
+        }
         return replace(self, **moved)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -109,6 +115,7 @@ def collate(examples: Sequence[Example], pad_id: int, columns: int | None = None
         len(examples),
         torch.from_numpy(lengths),
         _targets(examples, width),
+        tokens=int(lengths.sum()),
     )
 
 

@@ -96,7 +96,7 @@ def _peak(call: Callable[[], object], device: torch.device) -> int | None:
     torch.cuda.reset_peak_memory_stats(device)
     call()
     wait(device)
-    return torch.cuda.max_memory_allocated(device) - before
+    return max(0, torch.cuda.max_memory_allocated(device) - before)
 
 
 def wait(device: torch.device) -> None:

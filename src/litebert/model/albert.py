@@ -141,12 +141,13 @@ class Encoder(nn.Module):
         inputs_embeds: Tensor | None = None,
         depth: int | None = None,
         rows: Tensor | None = None,
+        tokens: int | None = None,
     ) -> Tensor:
         """Padded batch in, (B, L, H) out; columns that `attention_mask` hides return 0.
 
         `inputs_embeds`, (B, L, E), stands in for the word embeddings. `depth` runs that many passes instead of all.
         `rows`, (R,), says which of the B * L tokens are wanted, real ones: (R, H) out, and the last pass leaves out
-        most of its work on the others.
+        most of its work on the others. `tokens` is how many are real: the host need not wait for a GPU to count them.
         """
         given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids,
                  "inputs_embeds": inputs_embeds, "rows": rows}  # fmt: skip
@@ -155,7 +156,7 @@ class Encoder(nn.Module):
             places = tuple(parameter.data_ptr() for parameter in self.parameters())  # from which a graph reads
             setting = (depth, self.backend, self.fused, self.fp8, _compute_dtype(self.word_embeddings.weight))
             return self.recorder(partial(self._padded, depth=depth), present, setting, places)
-        return self._padded(**present, depth=depth)
+        return self._padded(**present, depth=depth, tokens=tokens)
 
     def _is_recordable(self, input_ids: Tensor | None, depth: int | None) -> bool:
         """Is it a small question to a GPU, in which nothing is drawn or learned?"""
@@ -173,6 +174,7 @@ class Encoder(nn.Module):
         inputs_embeds: Tensor | None = None,
         rows: Tensor | None = None,
         depth: int | None = None,
+        tokens: int | None = None,
     ) -> Tensor:
         if (input_ids is None) == (inputs_embeds is None):
             raise DataError("give the encoder exactly one of input_ids and inputs_embeds")
@@ -189,7 +191,7 @@ class Encoder(nn.Module):
         batch, length = words.shape[:2]
         mask = None if attention_mask is None else attention_mask.bool().contiguous()
         if mask is not None and self._is_worth_packing(words, depth):
-            return self._without_padding(words, mask, token_type_ids, depth, rows)
+            return self._without_padding(words, mask, token_type_ids, depth, rows, tokens)
         columns = torch.arange(length, device=words.device)
         hidden = self._embed(words, columns, token_type_ids, length).flatten(0, 1)  # (T, H)
         hidden = self._run(hidden, Dense(batch, length, mask), depth, rows)
@@ -199,21 +201,30 @@ class Encoder(nn.Module):
         return hidden if mask is None else hidden.where(mask[..., None], 0.0)
 
     def _is_worth_packing(self, words: Tensor, depth: int | None) -> bool:
-        """On a GPU it costs a moment of waiting to learn where padding is, which much work makes up for."""
+        """To find the padding takes a moment, which much work makes up for."""
         small = is_small(self.config, words.shape[0] * words.shape[1], self._checked_depth(depth))
         return not small and self.can_fuse(words) and not torch.cuda.is_current_stream_capturing()
 
     def _without_padding(
-        self, words: Tensor, mask: Tensor, segments: Tensor | None, depth: int | None, rows: Tensor | None
+        self,
+        words: Tensor,
+        mask: Tensor,
+        segments: Tensor | None,
+        depth: int | None,
+        rows: Tensor | None,
+        tokens: int | None,
     ) -> Tensor:
         """What `_padded` gives, from real tokens alone."""
         length, flat = mask.shape[1], mask.flatten()
-        real = flat.nonzero()[:, 0]  # (T,)
+        tokens = int(flat.sum()) if tokens is None else tokens
+        place = flat.cumsum(0) - 1  # (B * L,) of a real token among them; padding goes behind the last
+        real = place.new_empty(tokens + 1)  # (T,) and one
+        real = real.scatter_(0, place.where(flat, tokens), torch.arange(len(flat), device=flat.device))[:-1]
         segments = None if segments is None else segments.flatten()[real]
         hidden = self._embed(words.flatten(0, 1)[real], real % length, segments, length)
         if rows is not None:
-            rows = (flat.cumsum(0) - 1).clamp(min=0)[rows]
-        hidden = self._run(hidden, Packed.of(mask.sum(1), length, len(real)), depth, rows)
+            rows = place.clamp(min=0)[rows]
+        hidden = self._run(hidden, Packed.of(mask.sum(1), length, tokens), depth, rows)
         if rows is not None:
             return hidden
         return hidden.new_zeros(len(flat), hidden.shape[1]).index_copy(0, real, hidden).unflatten(0, mask.shape)

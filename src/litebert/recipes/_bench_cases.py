@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from litebert.recipes.bench import Config
 
 PEER = "transformers"
+COMPILED = f"{PEER}, compiled"
 BATCHES = {"cuda": 32, "cpu": 8}  # as many texts as fill these, where lengths vary
 
 
@@ -85,16 +86,13 @@ class Arena:
         return self.config.precision
 
     def peers(
-        self, albert: Albert, kind: str, dtype: torch.dtype = torch.float32, varies: bool = False
+        self, albert: Albert, kind: str, dtype: torch.dtype = torch.float32, **compiling: Any
     ) -> dict[str, tuple[Any, Any]]:
-        """By name, transformers' model with the same weights, in this type, and how it is called.
-
-        Where shapes vary, it is compiled for all of them at once.
-        """
+        """By name, transformers' model with the same weights, in this type, and how it is called."""
         found = {PEER: (first := peer_of(albert, kind).to(self.device, dtype), first)}
         if self.device.type == "cuda" if self.config.compiled is None else self.config.compiled:
             second = peer_of(albert, kind).to(self.device, dtype)
-            found[f"{PEER}, compiled"] = (second, torch.compile(second, dynamic=varies or None))
+            found[COMPILED] = (second, torch.compile(second, **compiling))
         return found
 
     def groups(self, rows: int, tokens: int | None = None) -> list[list[int]]:

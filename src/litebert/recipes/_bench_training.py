@@ -19,7 +19,7 @@ from litebert.data.batches import Batch
 from litebert.data.shards import Shards
 from litebert.measure.timing import Timing, wait
 from litebert.model import Albert, preset, pretraining_heads
-from litebert.recipes._bench_cases import Arena, Case, Measured, dtype_of, forward_operations, forward_traffic
+from litebert.recipes._bench_cases import COMPILED, Arena, Case, Measured, dtype_of, forward_operations, forward_traffic
 from litebert.recipes._finetuning import COLUMN_MULTIPLE, Piece
 from litebert.recipes._pretraining import pretrain
 from litebert.recipes.bench import OURS
@@ -34,6 +34,7 @@ from litebert.train.runtime import ALONE
 STEPS = {"cuda": 20, "cpu": 5}  # that somebody takes in one turn of pre-training
 TOKENS = {"cuda": 1 << 16, "cpu": 1 << 9}  # in a step of pre-training
 RATE = 1e-5
+COMPILED_MULTIPLE = 32
 
 
 # --- fine-tuning ------------------------------------------------------------------------------------------------------
@@ -71,15 +72,17 @@ def finetuning(arena: Arena) -> Case:
             return (ours(piece) if graphs is None else graphs(ours, piece))["loss"]
 
         contenders: dict[str, Callable[[], None]] = {}
-        for who, (model, call) in arena.peers(albert, "AlbertForSequenceClassification", varies=True).items():
-            optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
-            contenders[who] = partial(_learn, model.train(), optimizer, partial(theirs, call), batches, bf16)
+        # torch.compile for shapes that change did not end in four minutes, so that one is compiled for a few shapes
+        shapes = {COMPILED: [_rounded(batch, COMPILED_MULTIPLE) for batch in batches]}
+        for who, (model, call) in arena.peers(albert, "AlbertForSequenceClassification", dynamic=False).items():
+            optimizer, given = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True), shapes.get(who, batches)
+            contenders[who] = partial(_learn, model.train(), optimizer, partial(theirs, call), given, bf16)
         albert.to(arena.device).train()
         optimizer = adamw(albert, weight_decay=0.01)
         for group in optimizer.param_groups:
             group["lr"] = RATE
         graphs = Graphs(list(albert.parameters())) if arena.device.type == "cuda" else None
-        own = batches if graphs is None else [_rounded(batch) for batch in batches]
+        own = batches if graphs is None else [_rounded(batch, COLUMN_MULTIPLE) for batch in batches]
         contenders[OURS] = partial(_learn, albert, optimizer, recorded, own, bf16)
         operations = 3 * forward_operations(arena.shape, lengths)
         bytes_each = dtype_of(bf16).itemsize
@@ -109,9 +112,9 @@ def _learn(
         optimizer.step()
 
 
-def _rounded(batch: Batch) -> Batch:
-    """With the padding that graphs ask for."""
-    more = -batch.input_ids.shape[1] % COLUMN_MULTIPLE
+def _rounded(batch: Batch, multiple: int) -> Batch:
+    """With so much padding that shapes come again."""
+    more = -batch.input_ids.shape[1] % multiple
     return replace(
         batch, input_ids=F.pad(batch.input_ids, (0, more)), attention_mask=F.pad(batch.real, (0, more)),
         token_type_ids=F.pad(batch.token_type_ids, (0, more)),

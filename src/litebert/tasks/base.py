@@ -168,10 +168,11 @@ class TrainableTask(Task[Input, Output]):
 
 def hidden_of(encoder: Encoder, batch: Batch, rows: Tensor | None = None) -> Tensor:  # (S, L, H), or (R, H)
     """The hidden states of a batch, 0 where there is padding; or those of some of its S * L tokens."""
+    given: dict[str, Any] = {"attention_mask": batch.attention_mask, "token_type_ids": batch.token_type_ids,
+                             "rows": rows, "tokens": batch.tokens}  # fmt: skip
     if batch.noise is None:
-        return encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids, rows=rows)
-    embeds = encoder.word_embeddings(batch.input_ids) + batch.noise
-    return encoder(None, batch.attention_mask, batch.token_type_ids, inputs_embeds=embeds, rows=rows)
+        return encoder(batch.input_ids, **given)
+    return encoder(inputs_embeds=encoder.word_embeddings(batch.input_ids) + batch.noise, **given)
 
 
 def pooled_of(encoder: Encoder, batch: Batch) -> Tensor:  # (S, H)
