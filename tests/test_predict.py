@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,6 @@ from torch import Tensor
 
 import litebert
 from litebert import predict
-from litebert.data.batches import Batch
 from litebert.model import Albert, Encoder
 from litebert.predict import Model
 from litebert.tasks import Classify
@@ -145,20 +145,42 @@ def test_torch_hub_loads_a_folder(model: Model, tmp_path: Path) -> None:
 
 def test_the_next_batch_is_begun_before_an_answer_is_waited_for(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    begin, wait = predict._mean_of, Tensor.cpu
+    send = predict._sent
 
-    def begun(encoder: Encoder, batch: Batch) -> Tensor:
+    def watched(values: Mapping[str, Tensor]) -> Callable[[], Mapping[str, Tensor]]:
         order.append("begun")
-        assert batch.tokens == batch.real.sum()
-        return begin(encoder, batch)
+        arrived = send(values)
 
-    def waited(values: Tensor) -> Tensor:
-        order.append("waited")
-        return wait(values)
+        def waited() -> Mapping[str, Tensor]:
+            order.append("waited")
+            return arrived()
+
+        return waited
 
     texts = ["one", "two words", "now three words", "and now there are four or more"]
     expected = model.embed(texts)
-    monkeypatch.setattr(predict, "_mean_of", begun)
-    monkeypatch.setattr(Tensor, "cpu", waited)
+    monkeypatch.setattr(predict, "_sent", watched)
     np.testing.assert_allclose(model.embed(texts, batch_size=2), expected, atol=1e-5)
     assert order == ["begun", "begun", "waited", "waited"]
+
+
+@pytest.mark.parametrize("ask", [lambda model: model.embed(PROSE), lambda model: model.fill_mask("the [MASK] opened")])
+def test_a_question_that_fails_leaves_everything_as_it_was(
+    ask: Callable[[Model], object], model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **rest: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Encoder, "forward", fail)
+    model.bf16 = True
+    model.albert.train()
+    try:
+        with pytest.raises(KeyboardInterrupt) as kept:  # whoever keeps the error keeps its frames
+            ask(model)
+        assert kept
+        assert not torch.is_inference_mode_enabled()
+        assert not torch.is_autocast_enabled("cpu")
+        assert model.albert.training
+    finally:
+        model.bf16 = False
+        model.albert.eval()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, pairwise
 from pathlib import Path
@@ -98,9 +98,11 @@ class Model:
             raise DataError("embed takes a list; wrap a single text: embed([text])")
         encodings = self.tokenizer.encode(texts, max_length=self.max_length)
         vectors = np.zeros((len(encodings), self.config.hidden_size), dtype=np.float32)
-        batches = self._batches([Example([encoding]) for encoding in encodings], batch_size)
-        for indices, means in _one_behind((indices, _mean_of(self.encoder, batch)) for indices, batch in batches):
-            vectors[indices] = means.cpu().numpy()
+        with self._answering(), torch.inference_mode():
+            batches = self._batches([Example([encoding]) for encoding in encodings], batch_size)
+            begun = ((indices, _sent({"mean": _mean_of(self.encoder, batch)})) for indices, batch in batches)
+            for indices, arrived in _one_behind(begun):
+                vectors[indices] = arrived()["mean"].numpy()
         return vectors if self.after is None else self.after(vectors)
 
     def predict(self, inputs: Sequence[Any], batch_size: int | None = None) -> list[Any]:
@@ -187,29 +189,28 @@ class Model:
         owners = [(number, row) for number, example in enumerate(examples) for row in range(len(example.sequences))]
         alone = [_alone(examples[number], row) for number, row in owners]
         rows: list[Scores] = [{}] * len(owners)
-        batches = self._batches(alone, batch_size)
-        for indices, given in _one_behind((indices, task.scores(self.albert, batch)) for indices, batch in batches):
-            scores = {name: _whole(values).cpu() for name, values in given.items()}
-            for at, index in enumerate(indices):
-                # a copy: a view would keep the whole batch in memory
-                rows[index] = {name: values[at].clone() for name, values in scores.items()}
-            advance(len(indices))
+        with self._answering(), torch.inference_mode():
+            batches = self._batches(alone, batch_size)
+            begun = ((indices, _sent(task.scores(self.albert, batch))) for indices, batch in batches)
+            for indices, arrived in _one_behind(begun):
+                scores = {name: _whole(values) for name, values in arrived().items()}
+                for at, index in enumerate(indices):
+                    # a copy: a view would keep the whole batch in memory
+                    rows[index] = {name: values[at].clone() for name, values in scores.items()}
+                advance(len(indices))
         found: list[list[Scores]] = [[] for _ in examples]
         for (number, _), row in zip(owners, rows, strict=True):
             found[number].append(row)
         return [{name: _stacked([row[name] for row in some]) for name in some[0]} for some in found]
 
     def _batches(self, examples: Sequence[Example], batch_size: int | None) -> Iterator[tuple[list[int], Batch]]:
-        """Batches of similar length, with the model set to answer and not to learn."""
+        """Batches of similar length, on the model's device."""
         _check_batch_size(batch_size)
         if batch_size is None and self.device.type != "cuda":
             batch_size = BATCH_SIZE
-        with self._answering():
-            for indices in by_length([example.length for example in examples], batch_size, GPU_TOKENS):
-                some = [examples[i] for i in indices]
-                batch = collate(some, self.tokenizer.pad_id, self._columns(some)).to(self.device)
-                with torch.inference_mode():
-                    yield indices, batch
+        for indices in by_length([example.length for example in examples], batch_size, GPU_TOKENS):
+            some = [examples[i] for i in indices]
+            yield indices, collate(some, self.tokenizer.pad_id, self._columns(some)).to(self.device)
 
     def _columns(self, examples: Sequence[Example]) -> int | None:
         """On a GPU lengths are rounded up, so that few shapes come again and again (`model/recorder.py`)."""
@@ -236,8 +237,22 @@ def _mean_of(encoder: Encoder, batch: Batch) -> Tensor:  # (S, H)
     return hidden_of(encoder, batch).float().sum(1) / batch.lengths[:, None]  # padding is 0, so it adds nothing
 
 
+def _sent(values: Mapping[str, Tensor]) -> Callable[[], Mapping[str, Tensor]]:
+    """On their way to the CPU; call it to have them there."""
+    there = {name: one.to("cpu", non_blocking=one.is_cuda) for name, one in values.items()}
+    gpu = next((one.device for one in values.values() if one.is_cuda), None)
+    copied = None if gpu is None else torch.cuda.current_stream(gpu).record_event()
+
+    def arrived() -> Mapping[str, Tensor]:
+        if copied is not None:
+            copied.synchronize()
+        return there
+
+    return arrived
+
+
 def _one_behind(items: Iterator[T]) -> Iterator[T]:
-    """Each when the next has been begun: a GPU has work while the host waits for what it did."""
+    """Each when the next has been begun: a GPU has work while the host makes a batch, and while it reads answers."""
     for before, _ in pairwise(chain(items, [None])):
         assert before is not None
         yield before

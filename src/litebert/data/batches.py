@@ -70,11 +70,7 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         if torch.device(device).type == "cpu":
             return self
-        pinned = torch.device(device).type == "cuda"  # else the host waits until a GPU has done all before the copy
-        moved: dict[str, Any] = {
-            name: (value.pin_memory() if pinned else value).to(device, non_blocking=True)
-            for name, value in self.tensors().items()
-        }
+        moved: dict[str, Any] = {name: _moved(value, torch.device(device)) for name, value in self.tensors().items()}
         return replace(self, **moved)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -85,6 +81,12 @@ class Batch:
     def real(self) -> Tensor:
         """(S, L) True at real tokens."""
         return torch.ones_like(self.input_ids, dtype=torch.bool) if self.attention_mask is None else self.attention_mask
+
+
+def _moved(value: Tensor, device: torch.device) -> Tensor:
+    if device.type == "cuda" and value.device.type == "cpu":
+        value = value.pin_memory()  # else the host waits until the GPU has done all that comes before the copy
+    return value.to(device, non_blocking=True)
 
 
 def pad(sequences: Sequence[Tokens], pad_id: int) -> Batch:

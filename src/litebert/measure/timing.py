@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -90,13 +91,14 @@ def _peak(call: Callable[[], object], device: torch.device) -> int | None:
         call()
         return None
     wait(device)
+    gc.collect()  # what others have left would be freed while this one is looked at
     before = torch.cuda.memory_allocated(device)
     call()
     wait(device)
     torch.cuda.reset_peak_memory_stats(device)
     call()
     wait(device)
-    return max(0, torch.cuda.max_memory_allocated(device) - before)
+    return torch.cuda.max_memory_allocated(device) - before
 
 
 def wait(device: torch.device) -> None:

@@ -218,7 +218,7 @@ class Encoder(nn.Module):
         length, flat = mask.shape[1], mask.flatten()
         tokens = int(flat.sum()) if tokens is None else tokens
         place = flat.cumsum(0) - 1  # (B * L,) of a real token among them; padding goes behind the last
-        real = place.new_empty(tokens + 1)  # (T,) and one
+        real = place.new_zeros(tokens + 1)  # (T,) and one
         real = real.scatter_(0, place.where(flat, tokens), torch.arange(len(flat), device=flat.device))[:-1]
         segments = None if segments is None else segments.flatten()[real]
         hidden = self._embed(words.flatten(0, 1)[real], real % length, segments, length)

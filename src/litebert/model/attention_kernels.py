@@ -209,7 +209,8 @@ def attend(qkv: Tensor, layout: Layout, heads: int) -> tuple[Tensor, Tensor]:
     by = (qkv.shape[1] // 3 // heads) ** -0.5 * LOG2_E
     peaks = torch.empty(len(qkv), heads, dtype=torch.float32, device=qkv.device)
     if layout.length <= LONGEST:
-        _attend_short[(layout.batch * heads,)](qkv, out, peaks, *given, by, **sizes, **_short(layout))
+        tile = _tile(layout)  # a warp for every 16 of its rows: more would wait for each other
+        _attend_short[(layout.batch * heads,)](qkv, out, peaks, *given, by, **sizes, LONG=tile, num_warps=tile // 16)
         return out, peaks
     programs, tiles = _tiles(layout, heads, "attend")
     _attend_long[programs](qkv, out, peaks, *given, by, **sizes, **tiles)
@@ -235,7 +236,7 @@ def attend_backward(
     by = scale * LOG2_E
     if layout.length <= LONGEST:
         _attend_short_backward[(layout.batch * heads,)](
-            qkv, context, slope, out, sums, peaks, *given, by, scale, **sizes, **_short(layout, rows=8, most=4)
+            qkv, context, slope, out, sums, peaks, *given, by, scale, **sizes, LONG=_tile(layout), num_warps=4
         )
         return out
     deltas = torch.empty_like(peaks)
@@ -259,10 +260,8 @@ def _sizes(qkv: Tensor, layout: Layout, heads: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _short(layout: Layout, rows: int = 16, most: int = 8) -> dict[str, int]:
-    """The tile that holds a sequence, with a warp for so many of its rows: more would wait for each other."""
-    tile = max(16, triton.next_power_of_2(layout.length))
-    return {"LONG": tile, "num_warps": min(most, tile // rows)}
+def _tile(layout: Layout) -> int:
+    return max(16, triton.next_power_of_2(layout.length))
 
 
 def _tiles(layout: Layout, heads: int, which: str) -> tuple[tuple[int], dict[str, int]]:

@@ -34,7 +34,7 @@ from litebert.train.runtime import ALONE
 STEPS = {"cuda": 20, "cpu": 5}  # that somebody takes in one turn of pre-training
 TOKENS = {"cuda": 1 << 16, "cpu": 1 << 9}  # in a step of pre-training
 RATE = 1e-5
-COMPILED_MULTIPLE = 32
+COMPILED_MULTIPLE, COMPILED_SHAPES = 32, 4  # it goes back to plain calls after eight
 
 
 # --- fine-tuning ------------------------------------------------------------------------------------------------------
@@ -73,7 +73,8 @@ def finetuning(arena: Arena) -> Case:
 
         contenders: dict[str, Callable[[], None]] = {}
         # torch.compile for shapes that change did not end in four minutes, so that one is compiled for a few shapes
-        shapes = {COMPILED: [_rounded(batch, COMPILED_MULTIPLE) for batch in batches]}
+        multiple = -(-max(lengths) // (COMPILED_SHAPES * COMPILED_MULTIPLE)) * COMPILED_MULTIPLE
+        shapes = {COMPILED: [_rounded(batch, multiple) for batch in batches]}
         for who, (model, call) in arena.peers(albert, "AlbertForSequenceClassification", dynamic=False).items():
             optimizer, given = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True), shapes.get(who, batches)
             contenders[who] = partial(_learn, model.train(), optimizer, partial(theirs, call), given, bf16)

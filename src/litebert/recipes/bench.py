@@ -5,7 +5,7 @@ Examples:
   litebert bench infer --preset small --out runs/bench
   litebert bench pretrain --data shards --length 128 512
 
-Everybody has the same precision and takes turns, and the same weights and batches; only pretrain gives the others
+Everybody has the same precision and takes turns, and the same weights and texts; only pretrain gives the others
 made-up sequences that fill every column, and where we are asked for fp8 they have bf16. Real tokens are counted, not
 padding. What they reach, by the model's formula, is held against a large matrix product (in bf16 where we have fp8).
 """
