@@ -2,10 +2,12 @@
 
   python bench/tasks.py --model runs/pt --chinese-model runs/zh --tasks tasks --jobs 2
   python bench/tasks.py --model runs/pt --tasks tasks --only sst-2 cola --rates 2e-5 5e-5 1e-4 --seeds 5
+  python bench/tasks.py --model runs/pt --random --tasks tasks --only sst-2 cola --rates 2e-5 5e-5 1e-4 --seeds 5
   python bench/tasks.py --bag-of-words --tasks tasks --only sst-2 imdb
 
 With several --rates, the one that does best on a tenth of the training data, with the first seed, is taken; the test
-sets are read once for every seed. Sets that are not under --tasks are left out. Where all of GLUE's sets are there, its
+sets are read once for every seed. --random forgets what the model has learned: only its shape and its vocabulary are
+taken. Sets that are not under --tasks are left out. Where all of GLUE's sets are there, its
 average follows; --bag-of-words prints what logistic regression on words (characters for Chinese) reaches instead of
 fine-tuning.
 """
@@ -74,6 +76,19 @@ def taught(settings: dict[str, Any], options: argparse.Namespace, name: str, rat
     return found
 
 
+def forgetful(model: str, out: Path) -> Path:
+    """The same model before it has learned anything."""
+    import torch
+
+    import litebert
+
+    known = litebert.load(model)
+    torch.manual_seed(0)
+    known.encoder.reset_parameters()
+    litebert.Model(known.albert, known.tokenizer, known.task, known.max_length).save(out)
+    return out
+
+
 def bag_of_words(name: str, options: argparse.Namespace) -> dict[str, Any]:
     from litebert.data.labelled import Source
     from litebert.measure.baselines import bag_of_words as fit
@@ -103,8 +118,8 @@ def line(found: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path)
-    parser.add_argument("--chinese-model", type=Path)
+    parser.add_argument("--model")
+    parser.add_argument("--chinese-model")
     parser.add_argument("--tasks", type=Path, required=True)
     parser.add_argument("--only", nargs="+", default=sorted(path.stem for path in CONFIGS.glob("*.toml")))
     parser.add_argument("--epochs", type=int, default=0)
@@ -112,6 +127,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--random", action="store_true")
     parser.add_argument("--bag-of-words", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("runs/bench-tasks"))
     options = parser.parse_args()
@@ -121,6 +137,9 @@ def main() -> None:
     print("| set | task | scores | without reading | seconds |\n|---|---|---|---|---|", flush=True)
     averaged: dict[str, float] = {}
     options.out.mkdir(parents=True, exist_ok=True)
+    if options.random:
+        options.model = options.model and forgetful(options.model, options.out / "random")
+        options.chinese_model = options.chinese_model and forgetful(options.chinese_model, options.out / "random-zh")
     with get_context("spawn").Pool(options.jobs) as pool:
         for found in pool.imap_unordered(
             partial(bag_of_words if options.bag_of_words else finetuned, options=options), names

@@ -21,10 +21,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model": BASE,
     "tasks": BASE | {"tokenizer", "data", "model", "measure"},
     "interop": BASE | {"tokenizer", "data", "model", "tasks"},
-    "predict": BASE | {"tokenizer", "data", "model", "tasks", "interop"},
+    "builtin": set(),
+    "predict": BASE | {"tokenizer", "data", "model", "tasks", "interop", "builtin"},
     "train": BASE,
     "measure": BASE,
-    "recipes": BASE | {"tokenizer", "data", "model", "tasks", "interop", "predict", "train", "measure"},
+    "recipes": BASE | {"tokenizer", "data", "model", "tasks", "interop", "predict", "train", "measure", "builtin"},
     "cli": BASE | {"recipes"},
     "__main__": {"cli"},
 }

@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import gzip
+import json
+import re
 import subprocess
 import sys
+from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+import litebert
+from litebert.cli import main
+from litebert.data.shards import Shards
+from litebert.model import Albert, pretraining_heads
+from litebert.predict import Model
+from litebert.tasks import Answer
+from tests.conftest import PROSE
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
+SENTENCES = [f"{' '.join(text.split()[:5])} {number}." for number, text in enumerate(PROSE)]
+DOCUMENTS = [SENTENCES[start : start + 8] for start in range(0, len(SENTENCES), 8)]
 
 
 def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -45,3 +64,90 @@ def test_a_folder_without_texts_is_refused(tmp_path: Path) -> None:
         assert (done.returncode, "no text found there" in done.stderr) == (2, True)
     (tmp_path / "test.parquet").write_bytes(b"PAR1")
     assert "unpack it" in run("builtin/evaluation_texts.py", tmp_path, "--out", tmp_path / "out.txt").stderr
+
+
+def test_a_model_learns_which_sentences_belong_together(model: Model, tmp_path: Path) -> None:
+    shards_of(model, tmp_path)
+    texts = [sentence for document in DOCUMENTS for sentence in document]
+    (tmp_path / "sts").mkdir()
+    rows = ["index\tsentence1\tsentence2\tscore"]
+    rows += [f"{n}\t{texts[n % 20]}\t{texts[n % 20 if n % 2 else -1]}\t{5 * (n % 2)}" for n in range(200)]
+    for name in ("train.tsv", "dev.tsv"):
+        (tmp_path / "sts" / name).write_text("\n".join(rows))
+    model.save(tmp_path / "model")
+    arguments = ["--data", tmp_path / "shards", "--sts", tmp_path / "sts", "--sentences", 64, "--sizes", 8]
+    arguments += ["--steps", 6, "--batch-size", 8, "--learning-rate", 1e-3, "--looks", 2, "--half"]
+    done = run("builtin/embeddings.py", "--model", tmp_path / "model", "--out", tmp_path / "out", *arguments)
+    assert done.returncode == 0, done.stderr
+    told = done.stdout.splitlines()
+    beginnings = ["before", "step 3", "step 6", "the mean", "whitened, 8", "taken", "saved", "saved"]
+    assert [line.split(":")[0] for line in told] == beginnings
+    taught = litebert.load(tmp_path / "out")
+    assert (taught.after is None) == ("taken: the mean" in told)
+    with safe_open(tmp_path / "out" / "model.safetensors", "pt") as file:
+        assert {file.get_tensor(name).dtype for name in file.keys()} == {torch.bfloat16}  # noqa: SIM118
+
+
+def test_sentences_learn_to_find_their_own(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES / "builtin"))
+    embeddings = import_module("embeddings")
+    torch.manual_seed(0)
+    young = Model(Albert(model.config, pretraining_heads(model.config)), model.tokenizer, model.task)
+    optimizer = torch.optim.AdamW(young.albert.parameters(), lr=3e-3)
+    first, second = SENTENCES[:8], SENTENCES[8:16]  # which belong together because we say so
+    found = [
+        embeddings.learn(young, optimizer, first, second, torch.Generator().manual_seed(step)) for step in range(100)
+    ]
+    assert np.mean([told for told, _ in found[:5]]) < 0.4
+    assert np.mean([told for told, _ in found[-5:]]) > 0.8
+
+
+def test_pairs_are_neighbours_of_one_document(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES / "builtin"))
+    shards = shards_of(model, tmp_path)
+    following = {pair for document in DOCUMENTS for pair in pairwise(as_read(model, text) for text in document)}
+    pairs = import_module("embeddings").pairs_of(shards, 1000)
+    assert 20 < len(pairs) == len(set(pairs))
+    assert set(pairs) <= following
+
+
+def test_what_a_model_knows_of_held_out_documents(model: Model, tmp_path: Path) -> None:
+    shards_of(model, tmp_path)
+    model.save(tmp_path / "model")
+    arguments = ["--data", tmp_path / "shards", "--length", 64, "--text", tmp_path / "held-out.txt"]
+    done = run("builtin/held_out.py", "--model", tmp_path / "model", *arguments)
+    assert done.returncode == 0, done.stderr
+    figures = r"tokens right [\d.]+% \(all hidden\), [\d.]+% \(as in the paper\); order right [\d.]+% of [1-9]\d* pairs"
+    assert re.fullmatch(f"length 64: {figures}\n", done.stdout)
+    written = (tmp_path / "held-out.txt").read_text().strip().split("\n\n")
+    whole = {" ".join(as_read(model, text) for text in document) for document in DOCUMENTS}
+    assert len(written) > 1
+    assert {document.replace("\n", " ") for document in written} < whole
+
+
+def test_questions_without_an_answer_are_left_out(tmp_path: Path) -> None:
+    def file(name: str, *answers: list[dict[str, object]]) -> Path:
+        asked = [{"id": f"{name}{n}", "question": "who?", "answers": some} for n, some in enumerate(answers)]
+        content = {"data": [{"title": name, "paragraphs": [{"context": "Ann did.", "qas": asked}]}]}
+        (tmp_path / name).write_text(json.dumps(content))
+        return tmp_path / name
+
+    answer: list[dict[str, object]] = [{"text": "Ann", "answer_start": 0}]
+    done = run("builtin/squad.py", file("a", answer, []), file("b", answer), "--out", tmp_path / "new" / "c.json")
+    assert done.returncode == 0, done.stderr
+    assert "2 questions" in done.stdout
+    records = Answer.read(tmp_path / "new" / "c.json")
+    assert [record.answers[0].text for record in records] == ["Ann", "Ann"]
+
+
+def shards_of(model: Model, tmp_path: Path) -> Shards:
+    """Of documents that were made up, some held out."""
+    (tmp_path / "text.txt").write_text("\n\n".join(map("\n".join, DOCUMENTS)))
+    model.tokenizer.save(tmp_path / "tok")
+    files = ["--input", str(tmp_path / "text.txt"), "--tokenizer", str(tmp_path / "tok"), "--held-out", "0.2"]
+    assert main(["prepare", *files, "--out", str(tmp_path / "shards")]) == 0
+    return Shards(tmp_path / "shards")
+
+
+def as_read(model: Model, text: str) -> str:
+    return model.tokenizer.decode(model.tokenizer.encode([text])[0].ids)

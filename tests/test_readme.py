@@ -12,9 +12,6 @@ from pathlib import Path
 import pytest
 
 from litebert.cli import PLANNED, RECIPES, parse
-from litebert.model import Albert
-from litebert.predict import Model
-from litebert.tasks import Classify
 from tests.conftest import REPOSITORY
 
 READMES = {name: (REPOSITORY / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh-CN.md")}
@@ -41,18 +38,11 @@ def commands(text: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", READMES)
-def test_the_python_of_the_readme_runs_and_prints_what_it_shows(name: str, model: Model, tmp_path: Path) -> None:
-    task = Classify(["account", "billing", "bug", "delivery", "feature", "praise"])
-    classifier = Model(Albert(model.config, {"classify": task.head(model.config)}), model.tokenizer, task)
-    classifier.save(tmp_path / "runs" / "demo" / "classifier")
+def test_the_python_of_the_readme_runs_and_prints_what_it_shows(name: str, tmp_path: Path) -> None:
     code = blocks(READMES[name], "python")[0]
     shown = blocks(READMES[name])[1].splitlines()
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    printed = run.stdout.splitlines()
-    assert len(printed) == len(shown)
-    shape = re.compile(r"^\w+$|\d+\.?\d*(?:e-\d+)?")  # the words and numbers of another model differ, the form does not
-    for ours, theirs in zip(printed, shown, strict=True):
-        assert shape.sub("…", ours) == shape.sub("…", theirs)
+    assert run.stdout.splitlines() == shown
 
 
 @pytest.mark.parametrize("name", PAGES)

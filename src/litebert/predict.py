@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from litebert import builtin
 from litebert.data.batches import Batch, Example, by_length, collate
 from litebert.data.labelled import Source
 from litebert.errors import CheckpointError, ConfigError, DataError
@@ -88,9 +90,9 @@ class Model:
         self.albert.to(device)
         return self
 
-    def save(self, path: str | Path) -> None:
-        """Write a folder that litebert, transformers and sentence-transformers load."""
-        save_folder(Path(path), Folder(self.albert, self.tokenizer, self.task, self.max_length, self.after))
+    def save(self, path: str | Path, half: bool = False) -> None:
+        """Write a folder that litebert, transformers and sentence-transformers load; `half`: weights in bfloat16."""
+        save_folder(Path(path), Folder(self.albert, self.tokenizer, self.task, self.max_length, self.after), half)
 
     def embed(self, texts: Sequence[str], batch_size: int | None = None) -> np.ndarray:
         """One vector per text, the mean of its tokens' hidden states, mapped if the model says how: float32."""
@@ -283,8 +285,8 @@ def _stacked(rows: Sequence[Tensor]) -> Tensor:
 
 
 def load(path_or_name: str | Path) -> Model:
-    """Load a model from a folder, or by its name on the Hugging Face hub."""
-    path = Path(path_or_name)
+    """Load a model from a folder, one that comes with litebert, or one of the Hugging Face hub by its name."""
+    path = builtin.folder_of(path_or_name)
     if not path.is_dir():
         path = _download(str(path_or_name))
     folder = load_folder(path)
@@ -303,8 +305,10 @@ def _download(name: str) -> Path:
         if not any(folder.glob("*.safetensors")):
             folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*HUB_FILES, "pytorch_model.bin"]))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        similar = get_close_matches(name.lower(), builtin.FOLDERS, n=1)
+        meant = f"did you mean {similar[0]}? Or" if similar else "check the name, or"
         raise CheckpointError(
             f"{name}: no such folder here, and the hub did not give it ({type(error).__name__}); "
-            "check the name, or download it on a machine with network"
+            f"{meant} download it on a machine with network"
         ) from error
     return folder

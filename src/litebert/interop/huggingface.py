@@ -101,12 +101,13 @@ def load_folder(path: Path) -> Folder:
     return Folder(model.eval(), tokenizer, task, max_length, read_map(path, config.hidden_size))
 
 
-def save_folder(path: Path, folder: Folder) -> None:
+def save_folder(path: Path, folder: Folder, half: bool = False) -> None:
     """Write a folder that transformers, sentence-transformers and litebert load.
 
-    config.json comes last: a folder without it is unfinished.
+    With `half` weights are rounded to bfloat16: half the bytes, loaded as float32 all the same. config.json comes last:
+    a folder without it is unfinished.
     """
-    tensors = dict(tensors_of(folder.model))
+    tensors = {name: tensor.bfloat16() if half else tensor for name, tensor in tensors_of(folder.model)}
     folder.tokenizer.save(path, folder.max_length)
     with replacing(path / "model.safetensors") as temporary:
         safetensors.torch.save_file(tensors, temporary, metadata={"format": "pt"})

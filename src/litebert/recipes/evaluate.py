@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from litebert.builtin import DEFAULT
 from litebert.errors import ConfigError, DataError
 from litebert.recipes._shared import check_numbers, make_console, refuse_overwrite, set_precision
 
@@ -33,10 +34,10 @@ SHOWN_LABELS = 12  # more make a confusion matrix that no terminal holds
 
 @dataclass(frozen=True)
 class Config:
-    model: tuple[str, ...]
-    """Folders that `litebert finetune` or `pretrain` wrote."""
     data: tuple[Path, ...]
     """Labelled examples the model has not seen."""
+    model: tuple[str, ...] = (DEFAULT,)
+    """Folders that `litebert finetune` or `pretrain` wrote, or names of models."""
     columns: tuple[str, ...] = ()
     """What stands where, if not under its usual name: text=sentence label=class, or text=1 label=2."""
     skip_bad: bool = False

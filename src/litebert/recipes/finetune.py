@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from litebert.builtin import DEFAULT
 from litebert.errors import ConfigError
 from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, refuse_other_run, refuse_overwrite
 from litebert.train.settings import Strategies
@@ -30,8 +31,9 @@ HEADS_OF = {**dict.fromkeys(("classify", "multilabel", "regress", "tag"), BODIES
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    model: str
-    """Model folder, or a name on the hub. The head of a model that was taught another task is replaced."""
+    model: str = DEFAULT
+    """Model folder, or the name of one that is built in or on the hub. The head of a model that was taught another task
+    is replaced."""
     train: Path
     """Labelled examples to learn from."""
     out: Path

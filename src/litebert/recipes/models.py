@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from litebert.model import AlbertConfig
 
 
 @dataclass(frozen=True)
@@ -11,18 +16,32 @@ class Config:
 
 
 def run(config: Config) -> None:
-    import torch
     from rich.console import Console
     from rich.table import Table
 
-    from litebert.model import PRESETS, Encoder
+    from litebert import builtin
+    from litebert.interop.huggingface import config_from, read_settings
+    from litebert.model import PRESETS
+
+    console = Console()
+    ours = Table(title="built in (litebert.load(NAME), --model NAME)")
+    for column in ("name", "passes", "hidden", "vocabulary", "parameters", "MB"):
+        ours.add_column(column, justify="left" if column == "name" else "right")
+    for name, folder in builtin.FOLDERS.items():
+        shape = config_from(read_settings(folder), folder)
+        weighs = (folder / "model.safetensors").stat().st_size / 1e6
+        ours.add_row(
+            name, str(shape.num_hidden_layers), str(shape.hidden_size), f"{shape.vocab_size:,}",
+            f"{_parameters(shape):,}", f"{weighs:.0f}",
+        )  # fmt: skip
+    console.print(ours)
+    console.print("about each: README.md in its folder under", markup=False, highlight=False)
+    console.print(f"  {Path(builtin.__file__).parent}\n", markup=False, highlight=False, soft_wrap=True)
 
     table = Table(title="presets (litebert pretrain --preset NAME)")
     for column in ("preset", "passes", "hidden", "heads", "feed-forward", "embedding", "parameters"):
         table.add_column(column, justify="left" if column == "preset" else "right")
     for name, preset in PRESETS.items():
-        with torch.device("meta"):
-            parameters = sum(p.numel() for p in Encoder(preset).parameters())
         sizes = (
             preset.num_hidden_layers,
             preset.hidden_size,
@@ -30,11 +49,10 @@ def run(config: Config) -> None:
             preset.intermediate_size,
             preset.embedding_size,
         )
-        table.add_row(name, *map(str, sizes), f"{parameters:,}")
-    console = Console()
+        table.add_row(name, *map(str, sizes), f"{_parameters(preset):,}")
     console.print(table)
     console.print(
-        f"parameters of the encoder with a vocabulary of {PRESETS['base'].vocab_size:,}\n",
+        f"parameters of the encoder; of presets with a vocabulary of {PRESETS['base'].vocab_size:,}\n",
         highlight=False,
         markup=False,
     )
@@ -47,6 +65,15 @@ def run(config: Config) -> None:
     )
     for name in cached:
         console.print(f"  {name}", highlight=False, markup=False)
+
+
+def _parameters(shape: AlbertConfig) -> int:
+    import torch
+
+    from litebert.model import Encoder
+
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in Encoder(shape).parameters())
 
 
 def _cached() -> list[str]:

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from litebert.builtin import DEFAULT
 from litebert.errors import ConfigError, DataError
 from litebert.files import replacing
 from litebert.recipes._shared import check_numbers, make_console, set_precision
@@ -38,8 +39,8 @@ BLANK = object()
 
 @dataclass(frozen=True)
 class Config:
-    model: str
-    """Model folder, or a name on the hub."""
+    model: str = DEFAULT
+    """Model folder, or the name of one that is built in or on the hub."""
     input: str = "-"
     """File to read; - is standard input."""
     output: str = "-"

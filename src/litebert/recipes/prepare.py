@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from litebert import builtin
 from litebert.errors import ConfigError
 from litebert.recipes._shared import INTERRUPTED, make_console, refuse_overwrite, write_run
 
@@ -46,7 +47,7 @@ class Config:
     input: tuple[Path, ...] = ()
     """Files (.txt .jsonl .parquet, plain or .gz .bz2 .xz .zst), folders that hold such files, or globs."""
     tokenizer: Path | None = None
-    """Folder that `litebert tokenizer` wrote, or any model folder."""
+    """Folder that `litebert tokenizer` wrote, or any model folder, or the name of a built-in model."""
     text_column: str = "text"
     """Column of JSON lines and Parquet that holds the text."""
     encoding: str = "auto"
@@ -106,7 +107,7 @@ def run(config: Config) -> int:
         _say(console, "stopped; to continue, give the same command again")
         return INTERRUPTED
     write_run(config.out, "prepare", config)
-    _report(index, config.out, time.perf_counter() - began, console)
+    _report(index, config.tokenizer, config.out, time.perf_counter() - began, console)
     return 0
 
 
@@ -141,7 +142,7 @@ def _prepare(config: Config, console: Console) -> ShardIndex:
     if (config.out / JOURNAL).exists():
         _say(console, f"continuing the unfinished run in {config.out}")
     total = size_on_disk(corpus.own_files)
-    tokenizer = Tokenizer.load(config.tokenizer)
+    tokenizer = Tokenizer.load(builtin.folder_of(config.tokenizer))
     with _progress(console, total) as advance:
         reading = Reading(advance=advance, notice=lambda line: _say(console, line))
         return prepare(corpus, tokenizer, config.out, _engine(config, total), reading)
@@ -215,7 +216,7 @@ def _progress(console: Console, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda read: progress.advance(task, read)
 
 
-def _report(index: ShardIndex, out: Path, seconds: float, console: Console) -> None:
+def _report(index: ShardIndex, tokenizer: Path | None, out: Path, seconds: float, console: Console) -> None:
     size = sum((out / name).stat().st_size for name in index.sha256)
     _say(
         console,
@@ -235,12 +236,11 @@ def _report(index: ShardIndex, out: Path, seconds: float, console: Console) -> N
             f"warning: {index.unknown / index.tokens:.0%} of the tokens are unknown to this vocabulary; "
             "train one on this text with: litebert tokenizer",
         )
-    folder = shlex.quote(str(out))
-    _say(
-        console,
-        f"next: litebert pretrain --data {folder} --out runs/pretrain "
-        "(without a GPU, add: --preset tiny --batch-size 32 --length 64 --steps 2000)",
-    )
+    known = tokenizer is not None and (builtin.folder_of(tokenizer) / "model.safetensors").is_file()
+    model = f"--model {shlex.quote(str(tokenizer))} " if known else ""
+    smaller = f"{'' if known else '--preset tiny '}--batch-size 32 --length 64 --steps 2000"
+    run = f"litebert pretrain --data {shlex.quote(str(out))} {model}--out runs/pretrain"
+    _say(console, f"next: {run} (without a GPU, add: {smaller})")
 
 
 def _say(console: Console, line: str) -> None:

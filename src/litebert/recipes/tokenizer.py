@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from litebert import builtin
 from litebert.errors import ConfigError, DataError
 from litebert.recipes._shared import check_numbers, make_console, refuse_overwrite, write_run
 
@@ -93,7 +94,7 @@ def _import(config: Config, path: Path) -> Tokenizer:
         return Tokenizer.from_spiece(path, lowercase=config.lowercase, keep_accents=not config.strip_accents)
     if not (config.lowercase and config.strip_accents):
         raise ConfigError(f"{path.name} normalises its own way; leave out --no-lowercase and --no-strip-accents")
-    return Tokenizer.load(path)
+    return Tokenizer.load(builtin.folder_of(path))
 
 
 def _train(config: Config) -> Tokenizer:

@@ -338,7 +338,7 @@ def _check_masks(record: MaskInput, found: int, tokenizer: Tokenizer, max_length
     if not found:
         raise DataError(
             f"{record.where}: {record.text[:60]!r} has no {mask} in its first {max_length} tokens; "
-            f"put {mask} where a word is missing"
+            f"put {mask} where a word is missing, or use a model that was taught another task"
         )
     if record.text.count(mask) > found:
         raise DataError(

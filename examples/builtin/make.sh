@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# litebert-base-en from text: every command, in order. A command that was stopped goes on when the script is run again.
+#
+#   bash examples/builtin/make.sh corpus/ tasks/ runs/builtin
+#
+# corpus/ holds text (a paragraph per line, a blank line between documents), tasks/ the evaluation sets whose texts must not be
+# learned. Wants a GPU of the H100's kind for about an hour, and `pip install '.[train]'`.
+set -euo pipefail
+corpus=$1 tasks=$2 out=$3
+here=$(dirname "$0")
+
+# pretrain FOLDER FLAGS...: once, or where it was stopped
+pretrain() {
+  local folder=$1
+  shift
+  [ -e "$folder/config.json" ] && return
+  [ -e "$folder/checkpoints/latest" ] && set -- "$@" --resume
+  litebert pretrain --data "$out/shards" --precision fp8 --out "$folder" "$@"
+}
+
+mkdir -p "$out"
+[ -e "$out/tokenizer/tokenizer.json" ] ||
+  litebert tokenizer --input "$corpus" --vocab-size 30000 --no-lowercase --no-strip-accents --out "$out/tokenizer"
+[ -e "$out/evaluation.txt" ] || python "$here/evaluation_texts.py" "$tasks" --out "$out/evaluation.txt"
+[ -e "$out/shards/index.json" ] ||
+  litebert prepare --input "$corpus" --tokenizer "$out/tokenizer" --exclude "$out/evaluation.txt" --out "$out/shards"
+
+# short sequences first, few passes first, the rate high to the end
+pretrain "$out/short" --steps 27000 --batch-size 1024 --depth-ramp 1/4:0.25,1/2:0.45 --warmup 0.02 --decay-share 0 \
+  --validate-every 500 --validation-rows 2048
+# long sequences, the rate falling to zero
+pretrain "$out/long" --model "$out/short" --length 512 --batch-size 256 --steps 3000 --warmup 0.05 --decay-share 0.8
+
+# sentences that mean the same closer together
+[ -e "$out/litebert-base-en/config.json" ] ||
+  python "$here/embeddings.py" --model "$out/long" --data "$out/shards" --sts "$tasks/glue/STS-B" --half \
+    --out "$out/litebert-base-en"
