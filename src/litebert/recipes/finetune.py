@@ -1,6 +1,7 @@
 """Teach a model a task from a file of examples.
 
 Examples:
+  litebert finetune --train train.csv --out runs/finetune
   litebert finetune --task classify --model runs/pretrain --train train.csv --valid valid.csv --out runs/finetune
   litebert finetune --task tag --model runs/pretrain --train train.conll --out runs/tagger
 
