@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -67,13 +68,8 @@ def bars(axes: Any, rows: list[dict[str, Any]], names: list[str], figure: str, t
             at += 1
         ticks.append(at - 1 - (len(group) - 1) / 2)
         at += 0.7
-    axes.set_yticks(
-        ticks,
-        [
-            textwrap.fill(case.partition("-training, ")[2] or case.partition("-tuning, ")[2] or case, 22)
-            for case in cases
-        ],
-    )
+    # the panel's title says what is done already
+    axes.set_yticks(ticks, [textwrap.fill(re.sub("^(fine-tuning|pre-training), ", "", case), 22) for case in cases])
     axes.set(ylim=(at - 1.1, -0.6), xlim=(0, most * 1.2), xticks=[])
     tidy(axes, title)
 
