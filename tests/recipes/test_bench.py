@@ -65,6 +65,19 @@ def test_the_texts_of_a_file_are_as_long_as_its_tokenizer_says(
     assert f"2 texts of {lengths[0]} to {lengths[1]}" in {row["case"] for row in found["rows"]}
 
 
+def test_the_words_of_a_file_are_read(flow: Flow, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the rain\n\neggs and butter for breakfast\n", encoding="utf-8")
+    config = bench.Config(model=str(flow.pretrained), data=texts, length=(64,))
+    arena = Arena(config, torch.device("cpu"), Console(quiet=True))
+    (group,) = arena.groups(8)
+    assert arena.model is not None
+    assert [arena.model.tokenizer.decode(text) for text in group] == ["eggs and butter for breakfast", "the rain"]
+    ids, real = arena.batch_of(group)
+    assert real is not None
+    assert [row[kept].tolist() for row, kept in zip(ids, real, strict=True)] == group
+
+
 def test_steps_of_a_classifier_are_measured_on_texts_of_all_lengths(capsys: pytest.CaptureFixture[str]) -> None:
     peer("transformers")
     rows = figures(capsys, "finetune", *QUICK)["rows"]
@@ -101,7 +114,7 @@ def test_texts_of_all_lengths_are_read_as_many_tokens_at_once() -> None:
     arena = Arena(bench.Config(preset="tiny", length=(16,)), torch.device("cpu"), Console(quiet=True))
     groups = arena.groups(8, 8 * 16)
     assert sum(map(len, groups)) == 64
-    assert all(len(group) * max(group) <= 8 * 16 for group in groups)
+    assert all(len(group) * max(map(len, group)) <= 8 * 16 for group in groups)
     assert len({len(group) for group in groups}) > 1
 
 

@@ -273,6 +273,20 @@ def test_training_goes_on_with_a_vocabulary_that_has_grown(flow: Flow, plain: Pa
     assert torch.allclose(table[-1], before.encoder.word_embeddings.weight.mean(dim=0), atol=1e-6)
 
 
+def test_longer_sequences_get_positions_that_go_on(
+    flow: Flow, plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = load(str(plain))
+    known = short.max_length
+    with torch.no_grad():
+        short.encoder.position_embeddings.weight[:known].mul_(50)  # as after a long training
+    short.save(tmp_path / "short")
+    assert pretrain.run(further(flow, tmp_path / "long", tmp_path / "short", length=2 * known)) == 0
+    assert f"has read sequences of up to {known} tokens: its positions up to {2 * known}" in capsys.readouterr().err
+    norms = load(str(tmp_path / "long")).encoder.position_embeddings.weight.norm(dim=1)
+    assert norms[known : 2 * known].min() > 10 * norms[2 * known :].max()
+
+
 def test_a_model_with_another_vocabulary_is_refused(flow: Flow, trained_albert: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"its vocabulary is not the shards' .* --tokenizer"):
         pretrain.run(further(flow, tmp_path / "run", trained_albert))

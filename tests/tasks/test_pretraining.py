@@ -20,7 +20,9 @@ from litebert.model.config import Sharing
 from litebert.predict import Model
 from litebert.tasks.pretraining import (
     PretrainingObjective,
+    continued,
     flops_per_token,
+    grow_positions,
     grow_vocabulary,
     stack_layers,
     unigram_entropy,
@@ -228,6 +230,40 @@ def test_a_larger_vocabulary_scores_old_words_as_before(model: Model, data: Pret
     assert grown.config.vocab_size == after.shape[1] == old + 9
     torch.testing.assert_close(after[:, :old], before)
     assert (after[:, old:] <= before.max(dim=1, keepdim=True).values).all()  # nobody expects a new word yet
+
+
+def walk_of(steps: int) -> Tensor:
+    """Three turning pairs somewhere in 32 directions, as trained positions are."""
+    frequencies, time = torch.tensor([0.05, 0.6, 1.3]), torch.arange(steps)[:, None]
+    circles = torch.cat([(time * frequencies).cos(), (time * frequencies).sin()], dim=1)
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.linalg.qr(torch.randn(32, 6, generator=generator)).Q.T
+    return circles @ directions + torch.randn(32, generator=generator)
+
+
+def test_a_walk_that_turns_goes_on_turning() -> None:
+    walk = walk_of(300)
+    noise = 0.02 * torch.randn(100, 32, generator=torch.Generator().manual_seed(1))
+    close = continued(walk[:100] + noise, 200).float()
+    assert (close - walk[100:]).norm() < 0.3 * (walk[100:] - walk.mean(0)).norm()
+    assert close.norm(dim=1).mean() == pytest.approx(walk.norm(dim=1).mean().item(), rel=0.1)  # no shorter on the way
+
+
+def test_positions_that_were_never_trained_go_on_as_the_trained_ones(model: Model) -> None:
+    encoder = copy.deepcopy(model.encoder)
+    table, size = encoder.position_embeddings.weight, encoder.config.max_position_embeddings
+    known = size // 2
+    before = table.detach().clone()
+    with torch.no_grad():
+        table[:known] = walk_of(known).repeat(1, -(-table.shape[1] // 32))[:, : table.shape[1]]
+    trained = table.detach().clone()
+    assert grow_positions(encoder, known, size)
+    edge = max(1, known // 32)
+    torch.testing.assert_close(table[: known - edge], trained[: known - edge], atol=0, rtol=0)
+    assert (table[known:].norm(dim=1) > 5 * before[known:].norm(dim=1)).all()
+    assert torch.linalg.matrix_rank(table[known:], rtol=1e-3) > 2  # they differ
+    assert not grow_positions(encoder, known, size)  # once is enough
+    assert not grow_positions(encoder, known, known)
 
 
 @pytest.mark.parametrize(("length", "mflop"), [(512, 570), (128, 528)])

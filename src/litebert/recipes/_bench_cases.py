@@ -95,26 +95,34 @@ class Arena:
             found[COMPILED] = (second, torch.compile(second, **compiling))
         return found
 
-    def groups(self, rows: int, tokens: int | None = None) -> list[list[int]]:
-        """Lengths of texts, in batches of similar ones, of so many rows or tokens: those of a file, or drawn as the
-        lengths of sentences fall."""
+    def groups(self, rows: int, tokens: int | None = None) -> list[list[list[int]]]:
+        """Ids of texts, in batches of similar lengths, of so many rows or tokens: those of a file, or made up, as long
+        as sentences are."""
         most, data, count = max(self.config.length), self.config.data, BATCHES[self.device.type] * rows
         if self.model is None or data is None:
             drawn = np.random.default_rng(self.config.seed).lognormal(3.1, 0.6, size=count)
-            lengths = drawn.astype(int).clip(4, most).tolist()
+            texts = self.made_up(drawn.astype(int).clip(4, most).tolist())
         else:
-            texts = list(islice((line for line in read_lines([data]) if line.strip()), count))
-            if not texts:
+            lines = list(islice((line for line in read_lines([data]) if line.strip()), count))
+            if not lines:
                 raise DataError(f"{data}: holds no text; give a file with a text per line")
-            lengths = [min(most, len(encoding.ids)) for encoding in self.model.tokenizer.encode(texts)]
+            texts = [encoding.ids for encoding in self.model.tokenizer.encode(lines, max_length=most)]
+        lengths = [len(text) for text in texts]
         batches = by_length(lengths, rows) if tokens is None else by_length(lengths, None, tokens)
-        return [[lengths[i] for i in batch] for batch in batches]
+        return [[texts[i] for i in batch] for batch in batches]
 
-    def texts(self, lengths: Sequence[int]) -> tuple[Tensor, Tensor | None]:
-        """Made-up ids of a batch of texts of these lengths, and which are real; None where all are."""
-        ids = torch.randint(5, self.shape.vocab_size, (len(lengths), max(lengths)), device=self.device)
-        real = torch.arange(max(lengths), device=self.device) < torch.tensor(lengths, device=self.device)[:, None]
-        return ids, None if len(set(lengths)) == 1 else real
+    def made_up(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Ids of texts of these lengths."""
+        chance = np.random.default_rng(self.config.seed)
+        return [chance.integers(5, self.shape.vocab_size, length).tolist() for length in lengths]
+
+    def batch_of(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
+        """Their ids, and which are real; None where all are."""
+        lengths = torch.tensor([len(text) for text in texts])
+        longest = int(lengths.max())
+        ids = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts])
+        real = torch.arange(longest) < lengths[:, None]
+        return ids.to(self.device), None if bool(real.all()) else real.to(self.device)
 
     def timed(self, name: str, contenders: Mapping[str, Callable[[], object]]) -> dict[str, Timing]:
         rounds = self.config.rounds

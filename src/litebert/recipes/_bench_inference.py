@@ -36,33 +36,34 @@ def cases(arena: Arena) -> Iterator[Case]:
     fixed[OURS] = varying[OURS] = partial(_encoded, albert.to(arena.device, dtype).eval().encoder)
     albert.encoder.use_eight(arena.precision(training=False) == "fp8")
     for length in config.length:
-        yield _case(arena, fixed, f"{rows} texts of {length}", [[length] * rows])
+        yield _case(arena, fixed, f"{rows} texts of {length}", [arena.made_up([length] * rows)])
     groups = arena.groups(rows, rows * max(config.length))  # as many tokens at once
-    lengths = [length for group in groups for length in group]
+    lengths = [len(text) for group in groups for text in group]
     yield _case(arena, varying, f"{len(lengths)} texts of {min(lengths)} to {max(lengths)}", groups)
     for length in (length for length in SINGLE if length <= arena.shape.max_position_embeddings):
-        yield _case(arena, fixed, f"one text of {length}", [[length]])
+        yield _case(arena, fixed, f"one text of {length}", [arena.made_up([length])])
 
 
 def _case(
     arena: Arena,
     encoders: Mapping[str, Encode],
     name: str,
-    groups: Sequence[Sequence[int]],
+    groups: Sequence[Sequence[Sequence[int]]],
 ) -> Case:
-    given, dtype = [arena.texts(group) for group in groups], dtype_of(arena.bf16(training=False))
+    lengths, dtype = [[len(text) for text in group] for group in groups], dtype_of(arena.bf16(training=False))
+    given = [(*arena.batch_of(group), sum(sizes)) for group, sizes in zip(groups, lengths, strict=True)]
 
     @torch.inference_mode()
     def read(encode: Encode) -> None:
-        for (ids, real), group in zip(given, groups, strict=True):
-            encode(ids, real, sum(group))
+        for batch in given:
+            encode(*batch)
 
     def measure() -> dict[str, Measured]:
-        lengths = [length for group in groups for length in group]
         timings = arena.timed(name, {who: partial(read, encode) for who, encode in encoders.items()})
-        operations = forward_operations(arena.shape, lengths)
-        traffic = sum(forward_traffic(arena.shape, sum(group), dtype.itemsize) for group in groups)
-        return {who: Measured(timing, sum(lengths), operations, traffic) for who, timing in timings.items()}
+        operations = sum(forward_operations(arena.shape, sizes) for sizes in lengths)
+        tokens = [sum(sizes) for sizes in lengths]
+        traffic = sum(forward_traffic(arena.shape, count, dtype.itemsize) for count in tokens)
+        return {who: Measured(timing, sum(tokens), operations, traffic) for who, timing in timings.items()}
 
     return Case(name, dtype, measure)
 

@@ -48,11 +48,11 @@ def finetuning(arena: Arena) -> Case:
         albert.encoder.load_state_dict(arena.model.encoder.state_dict())
     batches = []
     for group in groups:
-        ids, real = arena.texts(group)
+        ids, real = arena.batch_of(group)
         targets = torch.randint(0, 2, (len(group),), device=arena.device)
         owner = torch.arange(len(group), device=arena.device)
         batches.append(Batch(ids, real, torch.zeros_like(ids), owner, len(group), owner, targets))
-    lengths = [length for group in groups for length in group]
+    lengths = [len(text) for group in groups for text in group]
     name = f"fine-tuning, {len(groups)} × {len(groups[0])} texts of {min(lengths)} to {max(lengths)}"
 
     def measure() -> dict[str, Measured]:
@@ -75,7 +75,9 @@ def finetuning(arena: Arena) -> Case:
         # torch.compile for shapes that change did not end in four minutes, so that one is compiled for a few shapes
         multiple = -(-max(lengths) // (COMPILED_SHAPES * COMPILED_MULTIPLE)) * COMPILED_MULTIPLE
         shapes = {COMPILED: [_rounded(batch, multiple) for batch in batches]}
-        for who, (model, call) in arena.peers(albert, "AlbertForSequenceClassification", dynamic=False).items():
+        for who, (model, call) in arena.peers(
+            albert, "AlbertForSequenceClassification", dynamic=False, mode="reduce-overhead"
+        ).items():
             optimizer, given = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True), shapes.get(who, batches)
             contenders[who] = partial(_learn, model.train(), optimizer, partial(theirs, call), given, bf16)
         albert.to(arena.device).train()
@@ -87,7 +89,7 @@ def finetuning(arena: Arena) -> Case:
         contenders[OURS] = partial(_learn, albert, optimizer, recorded, own, bf16)
         operations = 3 * forward_operations(arena.shape, lengths)
         bytes_each = dtype_of(bf16).itemsize
-        traffic = 3 * sum(forward_traffic(arena.shape, sum(group), bytes_each) for group in groups)
+        traffic = 3 * sum(forward_traffic(arena.shape, sum(map(len, group)), bytes_each) for group in groups)
         timings = arena.timed(name, contenders)
         return {who: Measured(timing, sum(lengths), operations, traffic) for who, timing in timings.items()}
 
@@ -153,6 +155,7 @@ def _pretraining(arena: Arena, length: int) -> Case:
         def theirs(model: Any, _: Batch) -> Tensor:
             return model(input_ids=ids, labels=labels, sentence_order_label=order).loss
 
+        torch.compiler.reset()  # else another length than the last is compiled for all lengths, which takes minutes
         peers = {}
         made_up = [Batch(ids, None, torch.zeros_like(ids))]
         albert = Albert(shape, pretraining_heads(shape))

@@ -20,7 +20,7 @@ from litebert.errors import ConfigError
 from litebert.model import Albert, AlbertConfig, preset, pretraining_heads
 from litebert.model.conditions import has_kernels
 from litebert.predict import load
-from litebert.tasks.pretraining import PretrainingObjective, grow_vocabulary, unigram_entropy
+from litebert.tasks.pretraining import PretrainingObjective, grow_positions, grow_vocabulary, unigram_entropy
 from litebert.tokenizer import Tokenizer
 from litebert.train.distributed import check_parallel, distribute
 from litebert.train.optimizers import OPTIMIZERS, scaled_rate, schedule
@@ -95,6 +95,11 @@ class Parts:
                 f"learning rate {self.peak:.2e}: {RATES[config.optimizer]} for {config.optimizer} with 4096 sequences, "
                 f"× √({config.batch_size}/4096)"
             )
+        if self.grown:
+            lines.append(
+                f"{config.model} has read sequences of up to {self.grown.start} tokens: its positions up to "
+                f"{self.grown.stop} go on as those do"
+            )
         if self.held_out is None:
             lines.append("the shards hold no document out, so there is no validation")
         return lines
@@ -134,11 +139,14 @@ class Parts:
         config, tokenizer = self.config, self.shards.tokenizer
         torch.manual_seed(config.seed)
         self.shape = _shape(config, tokenizer)
-        self.albert = self.new_model() if config.model is None else _continued(config.model, tokenizer)
+        self.albert, known = (self.new_model(), 0) if config.model is None else _continued(config.model, tokenizer)
         self.shape = self.albert.config
         if config.length > self.shape.max_position_embeddings:
             limit = self.shape.max_position_embeddings
             raise ConfigError(f"length={config.length} is over the model's {limit}; use {limit} or less")
+        grew = known > 0 and grow_positions(self.albert.encoder, known, config.length)
+        self.grown = range(known, config.length) if grew else range(0)
+        """Positions that the model had not been trained on."""
         self.albert.to(self.device)
         self.albert.encoder.gradient_checkpointing = config.gradient_checkpointing
         cuda = self.device.type == "cuda"
@@ -232,8 +240,9 @@ def _shape(config: Config, tokenizer: Tokenizer) -> AlbertConfig:
     return preset(config.preset, **changes)
 
 
-def _continued(name: str, tokenizer: Tokenizer) -> Albert:
-    """A trained model with both pre-training heads, and the shards' vocabulary: its own, or one that begins with it."""
+def _continued(name: str, tokenizer: Tokenizer) -> tuple[Albert, int]:
+    """A trained model with both pre-training heads, and the shards' vocabulary: its own, or one that begins with it;
+    and how long its texts are."""
     model = load(name)
     mine = [model.tokenizer.token(number) for number in range(model.tokenizer.vocab_size)]
     theirs = [tokenizer.token(number) for number in range(tokenizer.vocab_size)]
@@ -246,7 +255,7 @@ def _continued(name: str, tokenizer: Tokenizer) -> Albert:
     heads: dict[str, nn.Module] = pretraining_heads(model.config)
     albert = Albert(model.config, heads | {name: head for name, head in model.albert.heads.items() if name in heads})
     albert.encoder = model.encoder
-    return albert if len(mine) == len(theirs) else grow_vocabulary(albert, len(theirs))
+    return albert if len(mine) == len(theirs) else grow_vocabulary(albert, len(theirs)), model.max_length
 
 
 def _excluded(names: Sequence[str], tokenizer: Tokenizer) -> np.ndarray | None:

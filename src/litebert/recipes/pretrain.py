@@ -44,7 +44,7 @@ class Run:
     micro_batch: int | None = None
     """Sequences at once, on each process; by default as many as usually fit. Halved when memory runs out."""
     length: int = 128
-    """Tokens per sequence."""
+    """Tokens per sequence. A model that has read shorter ones gets the positions it lacks."""
     batch_ramp: str = ""
     """Begin with smaller batches: "1/4:0.1,1/2:0.3" is a quarter until a tenth of the steps, then half until 0.3."""
     length_ramp: str = ""

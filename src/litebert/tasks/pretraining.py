@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from litebert.data.pretraining import PretrainingBatch
-from litebert.model import Albert, AlbertConfig, MaskedTokenHead, pretraining_heads
+from litebert.model import Albert, AlbertConfig, Encoder, MaskedTokenHead, pretraining_heads
 from litebert.model.conditions import has_kernels
 from litebert.model.fused import token_losses
 
@@ -109,6 +109,44 @@ def grow_vocabulary(albert: Albert, vocab_size: int) -> Albert:
             target[name][:old].copy_(value)
             target[name][old:].copy_(value.mean(dim=0) if value.dim() > 1 else value.min())
     return grown
+
+
+UNTRAINED = 1 / 3
+"""Positions are taken for untrained where they are shorter than this share of the trained ones: they begin small."""
+
+
+@torch.no_grad()
+def grow_positions(encoder: Encoder, known: int, wanted: int) -> bool:
+    """Let positions from `known` on go on as those before them do; False if they are trained already.
+
+    Nothing that sees them as they began learns to tell them apart in thousands of steps (docs/log.md).
+    """
+    table = encoder.position_embeddings.weight
+    norms = table.norm(dim=1)
+    if wanted <= known or norms[known:wanted].mean() > UNTRAINED * norms[:known].mean():
+        return False
+    edge = max(1, known // 32)  # the last ones have seen little but [SEP]
+    table[known - edge : wanted] = continued(table[edge : known - edge], wanted - known + edge).to(table)
+    return True
+
+
+def continued(walk: Tensor, steps: int, share: float = 0.95) -> Tensor:
+    """So many more rows of a walk that turns a little at every step, as trained positions do.
+
+    In the few directions that hold this share of its variance, it is the rotation that best takes each row to the next.
+    """
+    rows = walk.double()
+    centre = rows.mean(dim=0)
+    _, sizes, directions = torch.linalg.svd(rows - centre, full_matrices=False)
+    held = (sizes.square() / sizes.square().sum().clamp_min(1e-30)).cumsum(0)
+    directions = directions[: int((held < share).sum()) + 1]
+    seen = (rows - centre) @ directions.T
+    left, _, right = torch.linalg.svd(seen[:-1].T @ seen[1:])
+    turn, here, found = left @ right, seen[-1], []
+    for _ in range(steps):
+        here = here @ turn
+        found.append(here)
+    return torch.stack(found) @ directions + centre
 
 
 def flops_per_token(config: AlbertConfig, depth: float, length: float, mask_rate: float) -> float:
