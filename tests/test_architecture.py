@@ -63,7 +63,8 @@ def test_every_part_named_in_the_rule_exists() -> None:
 
 def test_the_public_surface_is_what_it_says() -> None:
     assert litebert.__all__ == [
-        "CheckpointError", "ConfigError", "DataError", "LitebertError", "Model", "Tokenizer", "load",
+        "CheckpointError", "ConfigError", "DataError", "FewShotClassifier", "LitebertError", "Model", "Tokenizer",
+        "adapt", "load",
     ]  # fmt: skip
     for name in litebert.__all__:
         assert getattr(litebert, name) is not None
@@ -79,23 +80,24 @@ def test_importing_litebert_imports_nothing_heavy() -> None:
     assert answer.stdout.strip() == "[]"
 
 
-KERNELS = {"kernels", "attention_kernels"}
+OPTIONAL = {"kernels", "attention_kernels", "estimator"}
 
 
 def test_only_optional_imports_reach_beyond_the_core() -> None:
     """At the top of a file stand the standard library and the core; extras are imported where they are used.
 
-    The kernels cannot be written without Triton, so that file is itself imported only where it is used.
+    The kernels cannot be written without Triton, nor the estimator without scikit-learn, so those files are themselves
+    imported only where they are used.
     """
     core = {"torch", "numpy", "safetensors", "tokenizers", "rich", "litebert", "tomli"}
     for path in FILES:
-        if path.stem in KERNELS:
+        if path.stem in OPTIONAL:
             continue
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
             imported = [*names, *(a.name for a in node.names)] if isinstance(node, ast.ImportFrom) else names
-            assert not {name.split(".")[-1] for name in imported} & KERNELS, f"{path.name} imports the kernels"
+            assert not {name.split(".")[-1] for name in imported} & OPTIONAL, f"{path.name} needs an extra"
             for name in {name.split(".")[0] for name in names}:
                 assert name in core or name in sys.stdlib_module_names, f"{path.name} imports {name} at its top"
 

@@ -7,13 +7,23 @@ from typing import TYPE_CHECKING, Any
 from litebert.errors import CheckpointError, ConfigError, DataError, LitebertError
 
 if TYPE_CHECKING:
-    from litebert.predict import Model, load
+    from litebert.predict import Model, adapt, load
+    from litebert.predict.estimator import FewShotClassifier
     from litebert.tokenizer import Tokenizer
 
 __version__ = "0.1.0"
-__all__ = ["CheckpointError", "ConfigError", "DataError", "LitebertError", "Model", "Tokenizer", "load"]
+__all__ = [
+    "CheckpointError", "ConfigError", "DataError", "FewShotClassifier", "LitebertError", "Model", "Tokenizer", "adapt",
+    "load",
+]  # fmt: skip
 
-_LAZY = {"Model": "litebert.predict", "load": "litebert.predict", "Tokenizer": "litebert.tokenizer"}
+_LAZY = {
+    "FewShotClassifier": "litebert.predict.estimator",
+    "Model": "litebert.predict",
+    "Tokenizer": "litebert.tokenizer",
+    "adapt": "litebert.predict",
+    "load": "litebert.predict",
+}
 
 
 def __dir__() -> list[str]:

@@ -19,10 +19,21 @@ from litebert import __version__
 from litebert.errors import ConfigError, LitebertError
 from litebert.recipes._shared import INTERRUPTED
 
-RECIPES = ("demo", "models", "tokenizer", "prepare", "pretrain", "finetune", "evaluate", "predict", "report", "bench")
+RECIPES = (
+    "demo",
+    "models",
+    "tokenizer",
+    "prepare",
+    "pretrain",
+    "finetune",
+    "adapt",
+    "evaluate",
+    "predict",
+    "report",
+    "bench",
+)
 PLANNED = {
     "meta-train": "teach a model to learn new tasks from few examples",
-    "adapt": "learn a new task from a handful of examples, in seconds",
     "embed": "turn sentences into vectors",
     "search": "semantic search over a file",
     "distill": "teach a smaller model what a larger one knows",

@@ -6,7 +6,7 @@ H hidden, N heads, D = H / N channels per head.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, get_args
 
@@ -247,6 +247,27 @@ class Encoder(nn.Module):
         layout = Packed.of(lengths, longest, len(input_ids))
         hidden = self._embed(self.word_embeddings(input_ids), layout.column, token_type_ids, layout.length)
         return self._run(hidden, layout, depth, rows)
+
+    def after_passes(
+        self,
+        depths: Sequence[int],
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+    ) -> list[Tensor]:
+        """The hidden states, (B, L, H), after each of these numbers of passes; what is padded is not 0 here."""
+        batch, length = input_ids.shape
+        columns = torch.arange(length, device=input_ids.device)
+        hidden = self._embed(self.word_embeddings(input_ids), columns, token_type_ids, length).flatten(0, 1)
+        layout = Dense(batch, length, None if attention_mask is None else attention_mask.bool().contiguous())
+        bias, passes, backend = self._attention_bias(length), self._checked_depth(max(depths)), self.backend
+        if backend == "auto":
+            backend = choose_backend(_compute_dtype(hidden), hidden.is_cuda, layout, bias, 0.0)
+        found: dict[int, Tensor] = {}
+        for layer in range(passes):
+            hidden = self._pass(hidden, layer, passes, layout, bias, backend, None)
+            found[layer + 1] = hidden.unflatten(0, (batch, length))
+        return [found[self._checked_depth(depth)] for depth in depths]
 
     def pool(self, first: Tensor) -> Tensor:
         """The vector that sentence-level heads read, from the hidden state of [CLS]: (B, H) in, (B, H) out."""

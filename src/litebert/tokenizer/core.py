@@ -255,6 +255,12 @@ class Tokenizer:
         with _only_characters():
             return [raw.ids for raw in self._pipeline.encode_batch_fast(list(texts), add_special_tokens=False)]
 
+    def piece_scores(self) -> list[float] | None:
+        """How likely each token is by itself, as a natural logarithm, where the vocabulary says so: SentencePiece's."""
+        model = json.loads(self._json)["model"]
+        scores = [float(score) for _, score in model["vocab"]] if model["type"] == "Unigram" else None
+        return scores and [*scores, *[min(scores)] * (self.vocab_size - len(scores))]
+
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         return str(self._pipeline.decode(list(ids), skip_special_tokens=skip_special))
 

@@ -1,11 +1,9 @@
-"""A loaded model that answers: what `litebert.load` returns."""
+"""A model that answers."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,11 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from litebert import builtin
 from litebert.data.batches import Batch, Example, by_length, collate
 from litebert.data.labelled import Source
-from litebert.errors import CheckpointError, ConfigError, DataError
-from litebert.interop.huggingface import Folder, load_folder, save_folder
+from litebert.errors import ConfigError, DataError
+from litebert.interop.huggingface import Folder, save_folder
 from litebert.model import Albert, AlbertConfig, Encoder
 from litebert.model.recorder import is_small
 from litebert.model.sentences import SentenceMap
@@ -26,19 +23,6 @@ from litebert.tasks import Mask, Task
 from litebert.tasks.base import Scores, hidden_of
 from litebert.tasks.mask import Fill, Filled, Score, fill_in_rounds, score_texts
 from litebert.tokenizer import Tokenizer
-
-HUB_FILES = [
-    "config.json",
-    "*.safetensors",
-    "model.safetensors.index.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "modules.json",
-    "2_Dense/config.json",
-    "spiece.model",
-    "vocab.txt",
-]
 
 COLUMN_MULTIPLE = 16
 BATCH_SIZE = 32
@@ -65,6 +49,8 @@ class Model:
         """Texts are cut to this many tokens: the length the model was trained on, or what its positions allow."""
         self.after = after
         """What `embed` sends the means through."""
+        self.source: str | None = None
+        """The folder or name it was loaded from."""
         self.bf16 = False
         """Compute in bfloat16: on a GPU several times as fast. Weights and answers stay float32."""
 
@@ -282,33 +268,3 @@ def _stacked(rows: Sequence[Tensor]) -> Tensor:
     if len({row.shape for row in rows}) == 1:
         return torch.stack(list(rows))
     return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
-
-
-def load(path_or_name: str | Path) -> Model:
-    """Load a model from a folder, one that comes with litebert, or one of the Hugging Face hub by its name."""
-    path = builtin.folder_of(path_or_name)
-    if not path.is_dir():
-        path = _download(str(path_or_name))
-    folder = load_folder(path)
-    return Model(folder.model, folder.tokenizer, folder.task, folder.max_length, folder.after)
-
-
-def _download(name: str) -> Path:
-    """Fetch a model's files into the hub's own cache; weights that need unpickling only if there are no others."""
-    if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)?", name) or ".." in name:
-        raise CheckpointError(f"{name}: no such folder, and not a hub name (owner/name) either; check the path")
-    import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=HUB_FILES))
-        if not any(folder.glob("*.safetensors")):
-            folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*HUB_FILES, "pytorch_model.bin"]))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        similar = get_close_matches(name.lower(), builtin.FOLDERS, n=1)
-        meant = f"did you mean {similar[0]}? Or" if similar else "check the name, or"
-        raise CheckpointError(
-            f"{name}: no such folder here, and the hub did not give it ({type(error).__name__}); "
-            f"{meant} download it on a machine with network"
-        ) from error
-    return folder

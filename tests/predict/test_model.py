@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 import litebert
-from litebert import predict
 from litebert.model import Albert, Encoder
 from litebert.predict import Model
+from litebert.predict import model as answering
 from litebert.tasks import Classify
 from tests.conftest import PROSE, REPOSITORY
 
@@ -145,7 +145,7 @@ def test_torch_hub_loads_a_folder(model: Model, tmp_path: Path) -> None:
 
 def test_the_next_batch_is_begun_before_an_answer_is_waited_for(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    send = predict._sent
+    send = answering._sent
 
     def watched(values: Mapping[str, Tensor]) -> Callable[[], Mapping[str, Tensor]]:
         order.append("begun")
@@ -159,7 +159,7 @@ def test_the_next_batch_is_begun_before_an_answer_is_waited_for(model: Model, mo
 
     texts = ["one", "two words", "now three words", "and now there are four or more"]
     expected = model.embed(texts)
-    monkeypatch.setattr(predict, "_sent", watched)
+    monkeypatch.setattr(answering, "_sent", watched)
     np.testing.assert_allclose(model.embed(texts, batch_size=2), expected, atol=1e-5)
     assert order == ["begun", "begun", "waited", "waited"]
 

@@ -1,0 +1,77 @@
+"""A head that is solved for, not trained: what a text looks like from several sides, and one matrix.
+
+Shapes: S sequences, L columns, H hidden, V vocabulary, D depths, P pieces, F features, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from litebert.model.albert import Encoder
+
+PIECES = 8192
+"""Places for tokens and pairs of neighbours, which share them by chance."""
+COMMON = 1e-3
+"""A token this frequent counts half in a mean."""
+
+
+class FewShotHead(nn.Module):
+    """Means of hidden states after some passes, rare tokens first, beside the tokens themselves; a score per class."""
+
+    def __init__(
+        self, hidden_size: int, vocab_size: int, depths: Sequence[int], pieces: bool, num_classes: int
+    ) -> None:
+        super().__init__()
+        self.depths, self.pieces = tuple(depths), pieces
+        self.frequency: Tensor
+        """(V,) how likely each token is."""
+        self.centre: Tensor
+        """(D, H) what the means have in common."""
+        self.matrix: Tensor
+        """(F, C)."""
+        self.register_buffer("frequency", torch.full((vocab_size,), 1 / vocab_size))
+        self.register_buffer("centre", torch.zeros(len(self.depths), hidden_size))
+        size = len(self.depths) * hidden_size + PIECES * pieces
+        self.register_buffer("matrix", torch.zeros(size, num_classes))
+
+    def forward(self, means: Tensor, tokens: Tensor | None) -> Tensor:  # (S, D, H), (S, P) -> (S, C)
+        with torch.autocast(means.device.type, enabled=False):
+            return features_of(means - self.centre, tokens if self.pieces else None) @ self.matrix
+
+    def read(self, encoder: Encoder, ids: Tensor, real: Tensor, type_ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(S, D, H) and (S, P): what `forward` takes."""
+        means = means_of(encoder, self.depths, self.frequency, ids, real, type_ids)
+        return means, tokens_of(ids, real, self.frequency) if self.pieces else None
+
+
+def features_of(means: Tensor, tokens: Tensor | None) -> Tensor:  # (S, D, H), (S, P) -> (S, F)
+    """Side by side, each of one length, so that all have the same say."""
+    sides = [*means.float().unbind(1), *([] if tokens is None else [tokens])]
+    return torch.cat([F.normalize(side, dim=1) for side in sides], dim=1) / len(sides) ** 0.5
+
+
+def means_of(
+    encoder: Encoder, depths: Sequence[int], frequency: Tensor, ids: Tensor, real: Tensor, type_ids: Tensor
+) -> Tensor:  # (S, D, H)
+    """The mean hidden state after each of these passes; of two tokens the rarer counts more."""
+    if not depths:
+        return torch.zeros(len(ids), 0, encoder.config.hidden_size, device=ids.device)
+    weight = COMMON / (COMMON + frequency[ids]) * real  # (S, L)
+    weight = (weight / weight.sum(1, keepdim=True))[..., None]
+    states = encoder.after_passes(depths, ids, real, type_ids)
+    return torch.stack([(state.float() * weight).sum(1) for state in states], dim=1)
+
+
+def tokens_of(ids: Tensor, real: Tensor, frequency: Tensor) -> Tensor:  # (S, L) -> (S, P)
+    """Which tokens and pairs of neighbours there are, each at a place that its ids decide, the rare ones larger."""
+    surprise = -frequency[ids].log() * real
+    singles = (ids + 1) * 1_000_003 % 2_147_483_647
+    pairs = (singles[:, :-1] * 31 + ids[:, 1:] + 1) % 2_147_483_647
+    both = (surprise[:, :-1] + surprise[:, 1:]) / 2 * (real[:, :-1] & real[:, 1:])
+    code, size = torch.cat([singles, pairs], 1), torch.cat([surprise, both], 1)
+    sign = torch.where(code // PIECES % 2 == 0, 1.0, -1.0)
+    return torch.zeros(len(ids), PIECES, device=ids.device).scatter_add(1, code % PIECES, size * sign)

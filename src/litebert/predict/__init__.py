@@ -1,0 +1,7 @@
+"""Models that answer: what `litebert.load` and `litebert.adapt` return."""
+
+from litebert.predict.adapted import Adapted, Evidence, adapt
+from litebert.predict.loading import load
+from litebert.predict.model import Model
+
+__all__ = ["Adapted", "Evidence", "Model", "adapt", "load"]

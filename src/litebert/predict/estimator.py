@@ -1,0 +1,53 @@
+"""`adapt` as scikit-learn knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from litebert.builtin import DEFAULT
+from litebert.errors import ConfigError, require_extra
+from litebert.predict.adapted import Adapted, adapt
+from litebert.predict.loading import load
+from litebert.predict.model import Model
+
+require_extra("sklearn", "train")
+from sklearn.base import BaseEstimator, ClassifierMixin  # noqa: E402  # after a friendlier error
+from sklearn.utils.validation import check_is_fitted  # noqa: E402
+
+
+class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier from a handful of texts: for pipelines, cross-validation and searches."""
+
+    def __init__(self, model: str | Model = DEFAULT, label_names: bool | None = None) -> None:
+        self.model = model
+        self.label_names = label_names
+
+    def fit(self, X: Sequence[str], y: Sequence[Any]) -> FewShotClassifier:
+        self.classes_ = np.unique(np.asarray(y))
+        names = [str(label).strip() for label in self.classes_.tolist()]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"some of the labels {names[:10]} are written alike; give each class a name of its own")
+        known = load(self.model) if isinstance(self.model, str) else self.model
+        self.adapted_: Adapted = adapt(known, list(X), np.asarray(y).tolist(), label_names=self.label_names)
+        self._columns = [getattr(self.adapted_.task, "labels", names).index(name) for name in names]
+        return self
+
+    def predict_proba(self, X: Sequence[str]) -> np.ndarray:
+        """(N, C), in the order of `classes_`."""
+        check_is_fitted(self)
+        rows = [list(answer.probabilities.values()) for answer in self.adapted_.predict(list(X))]
+        found = np.array(rows, dtype=np.float64).reshape(-1, len(self.classes_))[:, self._columns]
+        return found / found.sum(1, keepdims=True)
+
+    def predict(self, X: Sequence[str]) -> np.ndarray:
+        chances = self.predict_proba(X)
+        chosen: np.ndarray = self.classes_[chances.argmax(1)]
+        return chosen
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.two_d_array = True, False
+        return tags

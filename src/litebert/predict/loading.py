@@ -1,0 +1,73 @@
+"""From a folder or a name to a model that answers."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from pathlib import Path
+
+from litebert import builtin
+from litebert.errors import CheckpointError
+from litebert.interop.huggingface import load_folder
+from litebert.predict.adapted import Adapted, Saved
+from litebert.predict.model import Model
+
+HUB_FILES = [
+    "config.json",
+    "*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "modules.json",
+    "2_Dense/config.json",
+    "spiece.model",
+    "vocab.txt",
+]
+
+
+def load(path_or_name: str | Path) -> Model:
+    """Load a model from a folder, one that comes with litebert, or one of the Hugging Face hub by its name."""
+    path = builtin.folder_of(path_or_name)
+    if Saved.is_at(path):
+        return _adapted(path)
+    if not path.is_dir():
+        path = _download(str(path_or_name))
+    folder = load_folder(path)
+    model = Model(folder.model, folder.tokenizer, folder.task, folder.max_length, folder.after)
+    model.source = str(path_or_name)
+    return model
+
+
+def _adapted(path: Path) -> Adapted:
+    """What `litebert.adapt` made, on the model that it was made for."""
+    saved = Saved.read(path)
+    try:
+        base = load(path / saved.model if saved.model.startswith(".") else saved.model)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{path}: was made for the model {saved.model}, which cannot be loaded ({error}); put it back, or adapt "
+            "another model to the same examples"
+        ) from error
+    return saved.on(base)
+
+
+def _download(name: str) -> Path:
+    """Fetch a model's files into the hub's own cache; weights that need unpickling only if there are no others."""
+    if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)?", name) or ".." in name:
+        raise CheckpointError(f"{name}: no such folder, and not a hub name (owner/name) either; check the path")
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=HUB_FILES))
+        if not any(folder.glob("*.safetensors")):
+            folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*HUB_FILES, "pytorch_model.bin"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        similar = get_close_matches(name.lower(), builtin.FOLDERS, n=1)
+        meant = f"did you mean {similar[0]}? Or" if similar else "check the name, or"
+        raise CheckpointError(
+            f"{name}: no such folder here, and the hub did not give it ({type(error).__name__}); "
+            f"{meant} download it on a machine with network"
+        ) from error
+    return folder

@@ -1,0 +1,130 @@
+"""Learn a new task from a handful of examples, in seconds.
+
+Examples:
+  litebert adapt --examples ten_per_class.csv --out runs/adapted
+  litebert adapt --model runs/adapted --examples more.csv --out runs/better
+  echo 'my card has not arrived' | litebert predict --model runs/adapted
+
+The examples, a column of texts and one of labels, are read once by the model, which stays as it is; what tells them
+apart is solved for. How well that works is measured on every example by what is solved without it. An adapted model
+can be adapted again: examples are added to those it has, of old classes or new ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from litebert.builtin import DEFAULT
+from litebert.errors import DataError
+from litebert.recipes._shared import make_console, refuse_overwrite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from litebert.predict import Evidence
+
+
+@dataclass(frozen=True)
+class Config:
+    examples: Path
+    """Labelled texts: CSV, TSV, JSONL or Parquet, a few of every class."""
+    out: Path
+    """Folder for the examples and what was solved; it needs --model beside it."""
+    model: str = DEFAULT
+    """Model folder, or the name of one that is built in or on the hub; or an adapted one, which gets more examples."""
+    unlabelled: Path | None = None
+    """More texts of the kind, without labels, a line or row each: they say what is usual."""
+    label_names: bool | None = None
+    """Let the names of the classes count as examples; by default if that helps."""
+    columns: tuple[str, ...] = ()
+    """What stands where, if not under its usual name: text=sentence label=class, or text=1 label=2."""
+    skip_bad: bool = False
+    """Leave out rows that cannot be read instead of stopping at the first."""
+    json: bool = False
+    """Print JSON instead of sentences."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to run."""
+
+
+def run(config: Config) -> None:
+    import json
+
+    from litebert.data.labelled import Source
+    from litebert.predict import Adapted, adapt, load
+    from litebert.tasks import Classify
+    from litebert.train.log import counting
+    from litebert.train.runtime import has_bfloat16, pick_device
+
+    refuse_overwrite(config.out / "few_shot.json", "an adapted model")
+    refuse_overwrite(config.out / "config.json", "a model")
+    source = Source.of(config.columns, config.skip_bad)
+    records = Classify.read(config.examples, source)
+    if pair := next((record for record in records if record.text_b is not None), None):
+        raise DataError(
+            f"{pair.place}: a pair of texts; adapt is about single ones: name the column with --columns text="
+        )
+    around = [] if config.unlabelled is None else _texts(config.unlabelled)
+    model, console = load(config.model).to(pick_device(config.device)), make_console()
+    model.bf16 = has_bfloat16(model.device)  # twice as fast on a CPU too, and no worse
+    old = model.examples if isinstance(model, Adapted) else []
+    given = [*old, *records]
+    with counting(console, "reading", len(given) + len(around)) as bar:
+        found = adapt(
+            model.base if isinstance(model, Adapted) else model,
+            [record.text for record in given],
+            [record.label for record in given],
+            unlabelled=around,
+            label_names=config.label_names,
+            advance=lambda count: bar.advance(bar.task_ids[0], count),
+            places=[record.place for record in given],
+        )
+    found.save(config.out)
+    if config.json:
+        print(json.dumps(asdict(found.evidence) | {"with_twice": found.evidence.with_twice}))
+        return
+    if source.skipped:
+        console.print(f"{len(source.skipped):,} rows left out, the first: {source.skipped[0]}", markup=False)
+    for line in lines_of(found.evidence):
+        console.print(line, highlight=False, markup=False)
+    console.print(f"saved in {config.out}", highlight=False, markup=False)
+    console.print(
+        f"next: echo 'a new text' | litebert predict --model {config.out}, or litebert evaluate --model {config.out} "
+        "--data test.csv",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def lines_of(evidence: Evidence) -> Iterator[str]:
+    """What somebody wants to know of it."""
+    yield f"{evidence.examples:,} examples of {evidence.classes:,} classes, {evidence.seconds:.1f} s"
+    yield from evidence.remarks
+    if evidence.accuracy is None:
+        yield "every class has one example: nothing can be left out to see how well this works"
+    else:
+        yield (
+            f"of examples left out {evidence.accuracy:.0%} are told right; the largest class alone would get "
+            f"{evidence.chance:.0%}"
+        )
+    if evidence.with_half is not None and evidence.with_twice is not None:
+        yield (
+            f"with half of the examples it would be {evidence.with_half:.0%}; twice as many may give about "
+            f"{evidence.with_twice:.0%}"
+        )
+    passes = " and ".join(map(str, evidence.depths))
+    looked = [f"hidden states after {passes} passes"] * bool(passes) + ["the tokens themselves"] * evidence.tokens
+    looked += ["the names of the classes"] * evidence.label_names
+    yield f"what tells them apart best: {', '.join(looked)}"
+
+
+def _texts(path: Path) -> list[str]:
+    """Of a plain file or of a table."""
+    from litebert.data.corpus import read_lines
+    from litebert.data.labelled import PLAIN, Source, format_of, read_rows
+
+    if format_of(path) in PLAIN:
+        return [line.strip() for line in read_lines([path]) if line.strip()]
+    return [row.values["text"] for row in read_rows(path, Source()) if str(row.values.get("text") or "").strip()]

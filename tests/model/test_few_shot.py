@@ -1,0 +1,71 @@
+"""What a text looks like to a head that is solved for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from litebert.data.batches import pad
+from litebert.model.few_shot import COMMON, PIECES, FewShotHead, features_of, means_of, tokens_of
+from litebert.predict import Model
+
+TEXTS = ["the rain in the north", "eggs", "butter and eggs for breakfast in the rain"]
+
+
+@torch.no_grad()
+def test_states_after_some_passes_are_those_of_a_shallower_model(model: Model) -> None:
+    batch = pad(model.tokenizer.encode(TEXTS), model.tokenizer.pad_id)
+    layers = model.config.num_hidden_layers
+    found = model.encoder.after_passes([layers, 1], batch.input_ids, batch.real, batch.token_type_ids)
+    for depth, states in zip((layers, 1), found, strict=True):
+        expected = model.encoder(batch.input_ids, batch.real, batch.token_type_ids, depth=depth)
+        torch.testing.assert_close(states[batch.real], expected[batch.real])
+
+
+@torch.no_grad()
+def test_rare_tokens_count_more_and_padding_not_at_all(model: Model) -> None:
+    frequency = torch.full((model.config.vocab_size,), COMMON)
+    encodings = model.tokenizer.encode(TEXTS)
+    batch = pad(encodings, model.tokenizer.pad_id)
+    means = means_of(model.encoder, [1], frequency, batch.input_ids, batch.real, batch.token_type_ids)
+    alone = pad(encodings[1:2], model.tokenizer.pad_id)
+    single = means_of(model.encoder, [1], frequency, alone.input_ids, alone.real, alone.token_type_ids)
+    torch.testing.assert_close(means[1:2], single)
+    states = model.encoder(alone.input_ids, depth=1)
+    torch.testing.assert_close(single[:, 0], states.mean(1))
+    frequency[alone.input_ids[0, 1:]] = 1.0  # so that only the first is rare
+    rare = means_of(model.encoder, [1], frequency, alone.input_ids, alone.real, alone.token_type_ids)
+    assert (rare[0, 0] - states[0, 0]).norm() < 0.02 * (single[0, 0] - states[0, 0]).norm()
+
+
+def test_tokens_and_their_neighbours_are_told_apart_whatever_the_padding() -> None:
+    frequency = torch.full((50,), 0.01)
+    ids, real = torch.tensor([[7, 8, 9, 0], [8, 7, 9, 0], [7, 8, 9, 30]]), torch.ones(3, 4, dtype=torch.bool)
+    real[:2, 3] = False
+    found = tokens_of(ids, real, frequency)
+    assert found.shape == (3, PIECES)
+    torch.testing.assert_close(found[0], tokens_of(ids[:1, :3], real[:1, :3], frequency)[0])
+    assert (found != 0).sum(1).tolist() == [5, 5, 7]  # three tokens and two pairs; four and three
+    likeness = torch.nn.functional.cosine_similarity(found[0], found[1], dim=0)
+    assert 0.5 < likeness < 0.7  # the same tokens in another order
+
+
+def test_all_sides_have_the_same_say() -> None:
+    means, tokens = torch.randn(3, 2, 8) * torch.tensor([1.0, 100.0])[:, None], torch.randn(3, PIECES)
+    rows = features_of(means, tokens)
+    assert rows.shape == (3, 16 + PIECES)
+    torch.testing.assert_close(rows.norm(dim=1), torch.ones(3))
+    for side in (rows[:, :8], rows[:, 8:16], rows[:, 16:]):
+        torch.testing.assert_close(side.norm(dim=1), torch.full((3,), 3**-0.5))
+
+
+@pytest.mark.parametrize(("depths", "pieces"), [((1,), True), ((1, 2), False), ((), True)])
+@torch.no_grad()
+def test_a_head_reads_what_it_scores(model: Model, depths: tuple[int, ...], pieces: bool) -> None:
+    config = model.config
+    head = FewShotHead(config.hidden_size, config.vocab_size, depths, pieces, 4)
+    head.matrix.normal_()
+    batch = pad(model.tokenizer.encode(TEXTS), model.tokenizer.pad_id)
+    scores = head(*head.read(model.encoder, batch.input_ids, batch.real, batch.token_type_ids))
+    assert scores.shape == (3, 4)
+    assert len({round(value, 4) for value in scores[:, 0].tolist()}) == 3

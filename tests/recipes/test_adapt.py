@@ -1,0 +1,91 @@
+"""`litebert adapt`: a few rows in, a classifier out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.predict.test_adapted import FEW, NEW
+from tests.recipes.conftest import litebert, write_csv
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rows = [{"text": text, "label": label} for label, some in FEW.items() for text in some]
+    return write_csv(tmp_path_factory.mktemp("few") / "few.csv", rows)
+
+
+def test_adapted_models_predict_and_are_evaluated(
+    few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "adapted"
+    assert litebert("adapt", "--examples", few, "--out", out) == 0
+    told = capsys.readouterr().err
+    for part in ("12 examples of 3 classes", "of examples left out ", "with half of the examples", "next: echo"):
+        assert part in told
+    (tmp_path / "new.txt").write_text("".join(f"{text}\n" for text in NEW), encoding="utf-8")
+    assert litebert("predict", "--model", out, "--input", tmp_path / "new.txt") == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [answer["label"] for answer in answers] == list(NEW.values())
+    assert {"probability", "probabilities", "unknown", "is_unknown"} < set(answers[0])
+    asked = write_csv(tmp_path / "new.csv", [{"text": text, "label": label} for text, label in NEW.items()])
+    assert litebert("evaluate", "--model", out, "--data", asked, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["accuracy"] == 1
+
+
+def test_an_adapted_model_takes_more_examples(few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = write_csv(
+        tmp_path / "more.csv",
+        [{"text": "when do you open", "label": "hours"}, {"text": "are you open on sunday", "label": "hours"}],
+    )
+    assert litebert("adapt", "--examples", few, "--out", tmp_path / "one") == 0
+    assert litebert("adapt", "--model", tmp_path / "one", "--examples", more, "--out", tmp_path / "two", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["examples"], found["classes"]) == (14, 4)
+
+
+def test_unlabelled_texts_may_be_lines_or_rows(few: Path, tmp_path: Path) -> None:
+    (tmp_path / "around.txt").write_text("good morning\n\nthank you\n", encoding="utf-8")
+    rows = write_csv(tmp_path / "around.csv", [{"text": "good morning"}, {"text": "thank you"}])
+    written = []
+    for number, around in enumerate([tmp_path / "around.txt", rows]):
+        out = tmp_path / str(number)
+        assert litebert("adapt", "--examples", few, "--unlabelled", around, "--out", out) == 0
+        written.append((out / "few_shot.safetensors").read_bytes())
+    assert written[0] == written[1]
+    assert litebert("adapt", "--examples", few, "--out", tmp_path / "without") == 0
+    assert (tmp_path / "without" / "few_shot.safetensors").read_bytes() != written[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("text,label\nthe rain,weather\neggs,food\nthe rain,food\n", "line 4: 'the rain' is 'food' here and 'weather'"),
+        ("text,label\nthe rain,weather\nsnow,weather\n", "1 class(es) in column 'label'"),
+        ("text,label\nthe rain,\n", "no value in column 'label'"),
+        ("text_a,text_b,label\nthe rain,snow,1\n", "a pair of texts; adapt is about single ones"),
+    ],
+)
+def test_mistakes_in_the_file_are_named(
+    content: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "few.csv").write_text(content, encoding="utf-8")
+    assert litebert("adapt", "--examples", tmp_path / "few.csv", "--out", tmp_path / "out") == 2
+    assert problem in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_somebody_s_results_stay(few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert litebert("adapt", "--examples", few, "--out", tmp_path / "out") == 0
+    before = (tmp_path / "out" / "few_shot.json").read_bytes()
+    assert litebert("adapt", "--examples", few, "--out", tmp_path / "out") == 2
+    assert "already holds an adapted model" in capsys.readouterr().err
+    assert (tmp_path / "out" / "few_shot.json").read_bytes() == before
+
+
+def test_a_single_example_of_each_is_said_to_prove_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "few.csv").write_text("text,label\nwhere is my parcel,1\nrefund me,2\n", encoding="utf-8")
+    assert litebert("adapt", "--examples", tmp_path / "few.csv", "--out", tmp_path / "out") == 0
+    assert "nothing can be left out to see how well this works" in capsys.readouterr().err
