@@ -48,11 +48,16 @@ def test_an_adapted_model_takes_more_examples(few: Path, tmp_path: Path, capsys:
 
 def test_unlabelled_texts_may_be_lines_or_rows(few: Path, tmp_path: Path) -> None:
     (tmp_path / "around.txt").write_text("good morning\n\nthank you\n", encoding="utf-8")
-    rows = write_csv(tmp_path / "around.csv", [{"text": "good morning"}, {"text": "thank you"}])
+    rows = write_csv(tmp_path / "around.csv", [{"said": "good morning"}, {"said": "thank you"}])
     written = []
     for number, around in enumerate([tmp_path / "around.txt", rows]):
         out = tmp_path / str(number)
-        assert litebert("adapt", "--examples", few, "--unlabelled", around, "--out", out) == 0
+        columns = ["--columns", "text=said"] if around == rows else []
+        given = write_csv(
+            tmp_path / "said.csv", [{"said": text, "label": label} for label, some in FEW.items() for text in some]
+        )
+        examples = given if columns else few
+        assert litebert("adapt", "--examples", examples, *columns, "--unlabelled", around, "--out", out) == 0
         written.append((out / "few_shot.safetensors").read_bytes())
     assert written[0] == written[1]
     assert litebert("adapt", "--examples", few, "--out", tmp_path / "without") == 0
@@ -89,3 +94,20 @@ def test_a_single_example_of_each_is_said_to_prove_nothing(tmp_path: Path, capsy
     (tmp_path / "few.csv").write_text("text,label\nwhere is my parcel,1\nrefund me,2\n", encoding="utf-8")
     assert litebert("adapt", "--examples", tmp_path / "few.csv", "--out", tmp_path / "out") == 0
     assert "nothing can be left out to see how well this works" in capsys.readouterr().err
+
+
+def test_rows_that_cannot_be_read_are_counted_in_json_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "few.csv").write_text("text,label\nthe rain,w\neggs,f\n,f\n", encoding="utf-8")
+    given = ("--examples", tmp_path / "few.csv", "--skip-bad", "--json")
+    assert litebert("adapt", *given, "--out", tmp_path / "out") == 0
+    told = capsys.readouterr()
+    assert "1 rows left out" in told.err
+    assert json.loads(told.out)["examples"] == 2
+
+
+def test_nothing_is_trained_into_an_adapted_folder(
+    few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert litebert("adapt", "--examples", few, "--out", tmp_path / "out") == 0
+    assert litebert("finetune", "--train", few, "--out", tmp_path / "out") == 2
+    assert "already holds an adapted model" in capsys.readouterr().err

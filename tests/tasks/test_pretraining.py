@@ -266,6 +266,20 @@ def test_positions_that_were_never_trained_go_on_as_the_trained_ones(model: Mode
     assert not grow_positions(encoder, known, known)
 
 
+def test_positions_that_were_trained_stay_though_texts_were_cut_shorter(model: Model) -> None:
+    encoder = copy.deepcopy(model.encoder)
+    table, size = encoder.position_embeddings.weight, encoder.config.max_position_embeddings
+    trained, cut = size // 2, size // 4
+    with torch.no_grad():
+        table[:trained] = walk_of(trained).repeat(1, -(-table.shape[1] // 32))[:, : table.shape[1]]
+    before = table.detach().clone()
+    assert grow_positions(encoder, cut, size)
+    edge = max(1, trained // 32)
+    torch.testing.assert_close(table[: trained - edge], before[: trained - edge], atol=0, rtol=0)
+    assert table[trained:].norm(dim=1).min() > 2
+    assert not grow_positions(encoder, 4, 8)  # too few to tell
+
+
 @pytest.mark.parametrize(("length", "mflop"), [(512, 570), (128, 528)])
 def test_the_cost_of_a_token_is_the_one_known_for_base_less_what_is_left_out(length: int, mflop: float) -> None:
     left_out = 0.85 * 3 * 2 * 9 * 768**2 / 1e6  # tokens that are not masked skip nine of the last pass's matrices

@@ -266,7 +266,8 @@ class Encoder(nn.Module):
         found: dict[int, Tensor] = {}
         for layer in range(passes):
             hidden = self._pass(hidden, layer, passes, layout, bias, backend, None)
-            found[layer + 1] = hidden.unflatten(0, (batch, length))
+            if layer + 1 in depths:
+                found[layer + 1] = hidden.unflatten(0, (batch, length))
         return [found[self._checked_depth(depth)] for depth in depths]
 
     def pool(self, first: Tensor) -> Tensor:

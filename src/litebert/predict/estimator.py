@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted  # noqa: E402
 class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier from a handful of texts: for pipelines, cross-validation and searches."""
 
-    def __init__(self, model: str | Model = DEFAULT, label_names: bool | None = None) -> None:
+    def __init__(self, model: str | Path | Model = DEFAULT, label_names: bool | None = None) -> None:
         self.model = model
         self.label_names = label_names
 
@@ -30,16 +31,17 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         names = [str(label).strip() for label in self.classes_.tolist()]
         if len(set(names)) < len(names):
             raise ConfigError(f"some of the labels {names[:10]} are written alike; give each class a name of its own")
-        known = load(self.model) if isinstance(self.model, str) else self.model
+        known = self.model if isinstance(self.model, Model) else load(self.model)
         self.adapted_: Adapted = adapt(known, list(X), np.asarray(y).tolist(), label_names=self.label_names)
-        self._columns = [getattr(self.adapted_.task, "labels", names).index(name) for name in names]
+        self._names = names
         return self
 
     def predict_proba(self, X: Sequence[str]) -> np.ndarray:
         """(N, C), in the order of `classes_`."""
         check_is_fitted(self)
-        rows = [list(answer.probabilities.values()) for answer in self.adapted_.predict(list(X))]
-        found = np.array(rows, dtype=np.float64).reshape(-1, len(self.classes_))[:, self._columns]
+        answers = self.adapted_.predict(list(X))
+        rows = [[answer.probabilities[name] for name in self._names] for answer in answers]
+        found = np.array(rows, dtype=np.float64).reshape(-1, len(self.classes_))
         return found / found.sum(1, keepdims=True)
 
     def predict(self, X: Sequence[str]) -> np.ndarray:

@@ -30,26 +30,29 @@ def load(path_or_name: str | Path) -> Model:
     """Load a model from a folder, one that comes with litebert, or one of the Hugging Face hub by its name."""
     path = builtin.folder_of(path_or_name)
     if Saved.is_at(path):
+        if (path / "config.json").is_file():
+            raise CheckpointError(
+                f"{path}: holds a whole model and an adapted one; delete config.json or few_shot.json"
+            )
         return _adapted(path)
     if not path.is_dir():
         path = _download(str(path_or_name))
     folder = load_folder(path)
     model = Model(folder.model, folder.tokenizer, folder.task, folder.max_length, folder.after)
-    model.source = str(path_or_name)
+    is_name = path == builtin.FOLDERS.get(str(path_or_name)) or not Path(path_or_name).is_dir()
+    model.source = str(path_or_name) if is_name else path.resolve()
     return model
 
 
 def _adapted(path: Path) -> Adapted:
     """What `litebert.adapt` made, on the model that it was made for."""
     saved = Saved.read(path)
-    try:
-        base = load(path / saved.model if saved.model.startswith(".") else saved.model)
-    except CheckpointError as error:
+    if isinstance(saved.base, Path) and not saved.base.is_dir():
         raise CheckpointError(
-            f"{path}: was made for the model {saved.model}, which cannot be loaded ({error}); put it back, or adapt "
-            "another model to the same examples"
-        ) from error
-    return saved.on(base)
+            f"{path}: was made from the model in {saved.base}, which is not there; put it back, or adapt another model "
+            "to the same examples"
+        )
+    return saved.on(load(saved.base))
 
 
 def _download(name: str) -> Path:

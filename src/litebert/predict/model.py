@@ -49,8 +49,8 @@ class Model:
         """Texts are cut to this many tokens: the length the model was trained on, or what its positions allow."""
         self.after = after
         """What `embed` sends the means through."""
-        self.source: str | None = None
-        """The folder or name it was loaded from."""
+        self.source: str | Path | None = None
+        """The name or the folder it was loaded from."""
         self.bf16 = False
         """Compute in bfloat16: on a GPU several times as fast. Weights and answers stay float32."""
 

@@ -60,8 +60,9 @@ def refuse_unwritable(out: Path) -> None:
 def refuse_overwrite(path: Path, what: str) -> None:
     """Stop before replacing somebody's results."""
     refuse_unwritable(path.parent)
-    if path.exists():
-        raise ConfigError(f"{path.parent} already holds {what} ({path.name}); choose another --out, or delete it first")
+    for name, held in ((path.name, what), ("few_shot.json", "an adapted model")):
+        if (path.parent / name).exists():
+            raise ConfigError(f"{path.parent} already holds {held} ({name}); choose another --out, or delete it first")
 
 
 def refuse_other_run(out: Path, command: str) -> None:

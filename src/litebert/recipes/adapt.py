@@ -20,6 +20,9 @@ from litebert.builtin import DEFAULT
 from litebert.errors import DataError
 from litebert.recipes._shared import make_console, refuse_overwrite
 
+MISTAKES = 3
+"""Shown of those that are worst."""
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -52,12 +55,11 @@ def run(config: Config) -> None:
     import json
 
     from litebert.data.labelled import Source
-    from litebert.predict import Adapted, adapt, load
+    from litebert.predict import adapt, load
     from litebert.tasks import Classify
     from litebert.train.log import counting
     from litebert.train.runtime import has_bfloat16, pick_device
 
-    refuse_overwrite(config.out / "few_shot.json", "an adapted model")
     refuse_overwrite(config.out / "config.json", "a model")
     source = Source.of(config.columns, config.skip_bad)
     records = Classify.read(config.examples, source)
@@ -65,27 +67,25 @@ def run(config: Config) -> None:
         raise DataError(
             f"{pair.place}: a pair of texts; adapt is about single ones: name the column with --columns text="
         )
-    around = [] if config.unlabelled is None else _texts(config.unlabelled)
+    around = [] if config.unlabelled is None else _texts(config.unlabelled, config)
     model, console = load(config.model).to(pick_device(config.device)), make_console()
     model.bf16 = has_bfloat16(model.device)  # twice as fast on a CPU too, and no worse
-    old = model.examples if isinstance(model, Adapted) else []
-    given = [*old, *records]
-    with counting(console, "reading", len(given) + len(around)) as bar:
+    with counting(console, "reading", len(records) + len(around)) as bar:
         found = adapt(
-            model.base if isinstance(model, Adapted) else model,
-            [record.text for record in given],
-            [record.label for record in given],
+            model,
+            [record.text for record in records],
+            [record.label for record in records],
             unlabelled=around,
             label_names=config.label_names,
+            places=[record.place for record in records],
             advance=lambda count: bar.advance(bar.task_ids[0], count),
-            places=[record.place for record in given],
         )
     found.save(config.out)
-    if config.json:
-        print(json.dumps(asdict(found.evidence) | {"with_twice": found.evidence.with_twice}))
-        return
     if source.skipped:
         console.print(f"{len(source.skipped):,} rows left out, the first: {source.skipped[0]}", markup=False)
+    if config.json:
+        print(json.dumps(asdict(found.evidence) | {"with_twice": found.evidence.with_twice}, ensure_ascii=False))
+        return
     for line in lines_of(found.evidence):
         console.print(line, highlight=False, markup=False)
     console.print(f"saved in {config.out}", highlight=False, markup=False)
@@ -103,12 +103,14 @@ def lines_of(evidence: Evidence) -> Iterator[str]:
     yield f"{evidence.examples:,} examples of {evidence.classes:,} classes, {evidence.seconds:.1f} s"
     yield from evidence.remarks
     if evidence.accuracy is None:
-        yield "every class has one example: nothing can be left out to see how well this works"
+        yield "no class has two examples: nothing can be left out to see how well this works"
     else:
         yield (
             f"of examples left out {evidence.accuracy:.0%} are told right; the largest class alone would get "
             f"{evidence.chance:.0%}"
         )
+        for text, label, taken in evidence.mistakes[:MISTAKES]:
+            yield f"  {label}, taken for {taken}: {text[:80]}"
     if evidence.with_half is not None and evidence.with_twice is not None:
         yield (
             f"with half of the examples it would be {evidence.with_half:.0%}; twice as many may give about "
@@ -120,11 +122,16 @@ def lines_of(evidence: Evidence) -> Iterator[str]:
     yield f"what tells them apart best: {', '.join(looked)}"
 
 
-def _texts(path: Path) -> list[str]:
-    """Of a plain file or of a table."""
+def _texts(path: Path, config: Config) -> list[str]:
+    """Of a plain file or of a table, in which columns have the same names as in that of the examples."""
     from litebert.data.corpus import read_lines
     from litebert.data.labelled import PLAIN, Source, format_of, read_rows
 
     if format_of(path) in PLAIN:
         return [line.strip() for line in read_lines([path]) if line.strip()]
-    return [row.values["text"] for row in read_rows(path, Source()) if str(row.values.get("text") or "").strip()]
+    columns = [column for column in config.columns if column.startswith(("text=", "text_a="))]
+    rows = [row.values.get("text") for row in read_rows(path, Source.of(columns, config.skip_bad))]
+    texts = [str(text).strip() for text in rows if text is not None and str(text).strip()]
+    if not texts:
+        raise DataError(f"{path}: no text in column 'text'; name the column with --columns text=NAME")
+    return texts

@@ -15,7 +15,8 @@ RIDGES = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Small ones trust single examples, large ones the middle of each class."""
 USUAL_RIDGE, USUAL_SCALE = 1.0, 20.0
 """Where nothing can be left out: every class has one example."""
-SCALES = np.exp(np.linspace(0.0, 6.0, 61))
+SCALES = np.exp(np.linspace(-3.0, 5.0, 81))
+"""In units of how far scores spread."""
 
 
 @dataclass(frozen=True)
@@ -25,49 +26,58 @@ class Solution:
     weights: np.ndarray
     """(N, C)."""
     left_out: np.ndarray
-    """(M, C) scores of examples by what is solved without them; those that are the only one of their class are not
-    among them."""
+    """(M, C) scores of examples by what is solved without them."""
+    asked: np.ndarray
+    """(M,) which examples these are; not those that are the only one of their class, whatever it is called."""
     truth: np.ndarray
     """(M,) their classes."""
-    loss: float
-    """Of their probabilities, in nats; infinite where there are none."""
+    losses: np.ndarray
+    """(M,) of their probabilities, in nats."""
 
     @property
-    def accuracy(self) -> float | None:
-        return float((self.left_out.argmax(1) == self.truth).mean()) if len(self.truth) else None
+    def loss(self) -> float:
+        """Infinite where nothing can be left out."""
+        return float(self.losses.mean()) if len(self.losses) else math.inf
 
 
-def solve(likeness: np.ndarray, owners: np.ndarray, count: int, names: int = 0, usual: bool = False) -> Solution:
+def solve(likeness: np.ndarray, owners: np.ndarray, count: int, names: int = 0, roughly: bool = False) -> Solution:
     """Ridge regression on the classes from how alike examples are, (N, N), 1 where they are equal.
 
-    The penalty (or `usual`: the usual one) and the scale suit examples left out best. The last `names` examples are
-    names of classes, and are never left out. All classes count alike, however many examples they have; without the
-    correction for that, a class would look worse whenever one of its own is left out.
+    The penalty (or `roughly`: the usual one) and the scale suit examples left out best. The last `names` examples are
+    names of classes, and are never left out. All classes count alike, however many examples they have, and a name
+    counts as much in a class of two as in one of ten; else a class would change whenever one of its own is left out.
     """
-    sizes = np.bincount(owners, minlength=count)
-    targets = np.eye(count)[owners] / sizes[owners, None] * sizes.mean()  # (N, C)
-    known = np.flatnonzero(sizes[owners[: len(owners) - names]] > 1)
+    real = len(owners) - names
+    sizes = np.bincount(owners[:real], minlength=count)
+    one_hot = np.eye(count)[owners]
+    by_example, by_name = one_hot / sizes[owners, None] * sizes.mean(), one_hot.copy()  # (N, C)
+    by_example[real:], by_name[:real] = 0.0, 0.0
+    known = np.flatnonzero(sizes[owners[:real]] > 1)
     truth = owners[known]
     best: Solution | None = None
-    for ridge in RIDGES if len(known) and not usual else (USUAL_RIDGE,):
+    for ridge in RIDGES if len(known) and not roughly else (USUAL_RIDGE,):
         inverse = np.linalg.inv(likeness + ridge * np.eye(len(likeness)))
-        weights = inverse @ targets
-        left_out = targets[known] - weights[known] / inverse[known, known][:, None]
+        own = inverse[known, known][:, None]
+        weights = inverse @ by_example
+        left_out = by_example[known] - weights[known] / own
         left_out[np.arange(len(known)), truth] *= sizes[truth] / (sizes[truth] - 1)
-        scale, loss = _best_scale(left_out, truth) if len(known) else (USUAL_SCALE, math.inf)
-        if best is None or loss < best.loss:
-            best = Solution(weights * scale, left_out * scale, truth, loss)
+        if names:
+            named = inverse @ by_name
+            weights, left_out = weights + named, left_out - named[known] / own
+        scale = _best_scale(left_out, truth, roughly) if len(known) else USUAL_SCALE
+        losses = losses_of(left_out * scale, truth)
+        if best is None or losses.mean() < best.loss:
+            best = Solution(weights * scale, left_out * scale, known, truth, losses)
     assert best is not None
     return best
 
 
-def _best_scale(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
-    losses = [float(_losses(scores * scale, truth).mean()) for scale in SCALES]
-    best = int(np.argmin(losses))
-    return float(SCALES[best]), losses[best]
+def _best_scale(scores: np.ndarray, truth: np.ndarray, roughly: bool) -> float:
+    scales = (SCALES[::4] if roughly else SCALES) / max(1e-9, float(scores.std()))
+    return float(min(scales, key=lambda scale: float(losses_of(scores * scale, truth).mean())))
 
 
-def _losses(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
+def losses_of(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """As if one more example had gone to any of the classes: nobody is sure of everything after a handful."""
     doubt = 1 / (1 + len(truth))
     top = scores.max(1, keepdims=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from torch import Tensor
 
 from litebert.data.batches import Batch, Example
 from litebert.model import Albert
@@ -15,7 +18,11 @@ from litebert.tasks.classify import Classify, ClassifyOutput
 from litebert.tasks.text import TextInput
 
 STRANGE = 0.95
-"""A text that is less familiar than this share of the examples is like none of them."""
+"""From here on a text is like none of the examples; nineteen of them are needed for anything to be that strange."""
+
+
+FEW = 5
+"""Examples of a class after which its own level counts as much as everybody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +30,9 @@ class FewShotOutput(ClassifyOutput):
     """The likeliest class, and whether the text is like anything in the examples at all."""
 
     unknown: float
-    """The share of the examples that are more like the others than this text is."""
+    """How many of the examples, left out, look more familiar than this text: near 1, nothing like it has been seen."""
     is_unknown: bool
-    """True for one in twenty texts of the known classes, and for most others."""
+    """True for one in twenty texts that are like the examples."""
 
 
 class FewShot(Classify):
@@ -34,36 +41,58 @@ class FewShot(Classify):
     name = "few-shot"
     head_name = "few_shot"
 
-    def __init__(self, labels: Sequence[str], familiar: Sequence[float]) -> None:
+    def __init__(self, labels: Sequence[str], levels: Sequence[float] = (), familiar: Sequence[float] = ()) -> None:
         super().__init__(labels, pairs=False)
+        self.levels = list(levels)
+        """What a text of each class usually scores there."""
         self.familiar = sorted(familiar)
-        """The highest score of each example by what was solved without it."""
+        """How familiar the examples look to what was solved without them."""
 
     @classmethod
     def learn_labels(cls, records: Sequence[TextInput]) -> FewShot:
         """The classes of these records, about which nothing else is known yet."""
-        return cls(Classify.learn_from(records).labels, [])
+        return cls(Classify.learn_from(records).labels)
 
     def scores(self, model: Albert, batch: Batch) -> Scores:
-        head: Any = model.heads[self.head_name]
+        head: Any = model.heads[self.head_name].to(batch.input_ids.device)  # the encoder may have moved without it
         return {"scores": head(*head.read(model.encoder, batch.input_ids, batch.real, batch.token_type_ids))}
 
     def answer(self, record: TextInput, example: Example, scores: Scores) -> FewShotOutput:
         plain = super().answer(record, example, scores)
-        best = float(scores["scores"].float().mean(0).max())
-        unknown = 1 - bisect_left(self.familiar, best) / max(1, len(self.familiar))
-        return FewShotOutput(plain.label, plain.probability, plain.probabilities, unknown, unknown >= STRANGE)
+        likely = 1.0
+        if self.familiar:
+            here = familiarity(scores["scores"].float().mean(0).numpy()[None], self.levels)[0]
+            likely = (1 + bisect_right(self.familiar, here)) / (1 + len(self.familiar))
+        unknown = 1 - likely
+        return FewShotOutput(plain.label, plain.probability, plain.probabilities, unknown, unknown >= STRANGE - 1e-9)
+
+
+def familiarity(scores: np.ndarray, levels: Sequence[float]) -> np.ndarray:  # (N, C) -> (N,)
+    """How near a text comes to what is usual in the class that it comes nearest to."""
+    found: np.ndarray = (scores / np.asarray(levels)).max(1)
+    return found
+
+
+def levels_of(scores: np.ndarray, truth: np.ndarray, sizes: np.ndarray) -> list[float]:
+    """The mean own score of each class among (M, C) scores of examples left out; of small classes rather what all have,
+    in proportion to what they were told to reach, which is more the fewer they are."""
+    target = sizes.mean() / sizes
+    own = scores[np.arange(len(truth)), truth] / target[truth]
+    total, count = np.bincount(truth, own, len(sizes)), np.bincount(truth, minlength=len(sizes))
+    usual = max(1e-6, own.mean())
+    found = (total + FEW * usual) / (count + FEW) * target
+    return np.maximum(found, 1e-6).tolist()
 
 
 class Reading(FewShot):
     """Reads texts for `FewShot` from all sides, before anybody knows which of them matter."""
 
-    def __init__(self, depths: Sequence[int], frequency: Any) -> None:
-        super().__init__(["", " "], [])
-        self.depths, self.frequency = depths, frequency
+    def __init__(self, depths: Sequence[int], frequency: Tensor, tokens: bool) -> None:
+        super().__init__(["no", "class"])
+        self.depths, self.frequency, self.tokens = depths, frequency, tokens
 
     def scores(self, model: Albert, batch: Batch) -> Scores:
         given = batch.input_ids, batch.real
         frequency = self.frequency.to(batch.input_ids.device)
         means = means_of(model.encoder, self.depths, frequency, *given, batch.token_type_ids)
-        return {"means": means, "tokens": tokens_of(*given, frequency)}
+        return {"means": means} | ({"tokens": tokens_of(*given, frequency)} if self.tokens else {})

@@ -113,17 +113,21 @@ def grow_vocabulary(albert: Albert, vocab_size: int) -> Albert:
 
 UNTRAINED = 1 / 3
 """Positions are taken for untrained where they are shorter than this share of the trained ones: they begin small."""
+FEWEST = 16
+"""Trained positions from which others can be told."""
 
 
 @torch.no_grad()
 def grow_positions(encoder: Encoder, known: int, wanted: int) -> bool:
-    """Let positions from `known` on go on as those before them do; False if they are trained already.
+    """Let untrained positions go on as the trained ones do, `known` of them or more; False if there are none.
 
-    Nothing that sees them as they began learns to tell them apart in thousands of steps (docs/log.md).
+    As they begin, a model of which the others are long trained did not learn them in 2,650 steps (docs/log.md).
     """
     table = encoder.position_embeddings.weight
     norms = table.norm(dim=1)
-    if wanted <= known or norms[known:wanted].mean() > UNTRAINED * norms[:known].mean():
+    trained = (norms[:wanted] > UNTRAINED * norms[:known].median()).nonzero()
+    known = max(known, int(trained.max()) + 1)  # texts may have been cut shorter since
+    if known >= wanted or known < FEWEST:
         return False
     edge = max(1, known // 32)  # the last ones have seen little but [SEP]
     table[known - edge : wanted] = continued(table[edge : known - edge], wanted - known + edge).to(table)
@@ -133,7 +137,7 @@ def grow_positions(encoder: Encoder, known: int, wanted: int) -> bool:
 def continued(walk: Tensor, steps: int, share: float = 0.95) -> Tensor:
     """So many more rows of a walk that turns a little at every step, as trained positions do.
 
-    In the few directions that hold this share of its variance, it is the rotation that best takes each row to the next.
+    In the few directions that hold this share of its variance, the rotation that takes each row to the next goes on.
     """
     rows = walk.double()
     centre = rows.mean(dim=0)
@@ -142,6 +146,7 @@ def continued(walk: Tensor, steps: int, share: float = 0.95) -> Tensor:
     directions = directions[: int((held < share).sum()) + 1]
     seen = (rows - centre) @ directions.T
     left, _, right = torch.linalg.svd(seen[:-1].T @ seen[1:])
+    left[:, -1] *= torch.linalg.det(left @ right)  # no reflection
     turn, here, found = left @ right, seen[-1], []
     for _ in range(steps):
         here = here @ turn

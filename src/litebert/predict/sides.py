@@ -1,0 +1,231 @@
+"""Texts as `adapt` looks at them, and which ways of looking tell its examples apart.
+
+Shapes: N texts, W windows of them, D depths, H hidden, P pieces, F features, C classes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from litebert.errors import ConfigError
+from litebert.model.few_shot import features_of
+from litebert.predict.model import Model
+from litebert.tasks.evidence import Solution, halves, solve
+from litebert.tasks.few_shot import Reading
+from litebert.tasks.text import TextInput
+
+BETTER = 0.98
+"""The loss of other sides than the usual ones must be below this share of theirs."""
+SPECIAL = 0.05
+"""How frequent [CLS] and its like are taken to be."""
+CLEAR = 500
+"""With more examples than these the usual sides do, and all others would take longer than reading."""
+NESTED = 80
+"""With more examples it would take too long to choose again without each."""
+HALVINGS = 8
+
+
+@dataclass(frozen=True)
+class Sides:
+    """From where a text is looked at: after some passes, and its tokens as they stand."""
+
+    depths: tuple[int, ...]
+    tokens: bool
+
+
+def candidates(layers: int) -> list[Sides]:
+    """The usual ones first."""
+    early, middle = max(1, layers // 6), max(1, layers // 3)
+    depths = [(early, layers), (middle, layers), (early,), (middle,), (layers,)]
+    unique = list(dict.fromkeys(tuple(sorted(set(some))) for some in depths))
+    return [Sides(some, tokens) for tokens in (True, False) for some in unique] + [Sides((), True)]
+
+
+@dataclass(frozen=True)
+class Around:
+    """Texts without labels: how many windows of them, and their mean, (D, H)."""
+
+    count: int
+    mean: np.ndarray
+
+    @classmethod
+    def none(cls, model: Model) -> Around:
+        return cls(0, np.zeros((len(depths_of(model)), model.config.hidden_size), dtype=np.float32))
+
+    def with_more(self, means: np.ndarray) -> Around:
+        total = self.count + len(means)
+        return Around(total, (self.mean * (self.count / total) + means.sum(0) / total).astype(np.float32))
+
+    def centre(self, means: np.ndarray) -> np.ndarray:  # (W, D, H) -> (D, H)
+        """Of these and those."""
+        return self.with_more(means).mean
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Texts from all sides."""
+
+    depths: tuple[int, ...]
+    means: np.ndarray
+    """(W, D, H)."""
+    tokens: np.ndarray | None
+    """(W, P)."""
+    owner: np.ndarray
+    """(W,) which text a window belongs to."""
+
+    def from_sides(self, sides: Sides, centre: np.ndarray) -> np.ndarray:  # (N, F)
+        """The mean of the windows of each text, as its scores will be."""
+        places = [self.depths.index(depth) for depth in sides.depths]
+        means = torch.from_numpy((self.means - centre)[:, places])
+        tokens = torch.from_numpy(self.tokens) if sides.tokens and self.tokens is not None else None
+        rows = features_of(means, tokens).numpy()
+        counts = np.bincount(self.owner)
+        if (counts == 1).all():
+            return rows
+        found = np.zeros((len(counts), rows.shape[1]), dtype=np.float32)
+        np.add.at(found, self.owner, rows)
+        return found / counts[:, None]
+
+
+class Reader:
+    """Reads texts from all sides."""
+
+    def __init__(self, model: Model, texts: Sequence[str], advance: Callable[[int], None]) -> None:
+        self._model, self._advance = model, advance
+        self.frequency = _frequency(model, texts)
+
+    def __call__(self, texts: Sequence[str], tokens: bool = True) -> Seen:
+        model, depths = self._model, depths_of(self._model)
+        reading = Reading(depths, self.frequency, tokens)
+        examples = reading.features([TextInput(text) for text in texts], model.tokenizer, model.max_length)
+        rows = model.score_examples(reading, examples, advance=self._advance)
+        return Seen(
+            depths, torch.cat([row["means"] for row in rows]).numpy(),
+            torch.cat([row["tokens"] for row in rows]).numpy() if tokens else None,
+            np.repeat(np.arange(len(rows)), [len(row["means"]) for row in rows]),
+        )  # fmt: skip
+
+
+def readable(labels: Sequence[str], wanted: bool | None) -> dict[int, str]:
+    """The names of classes as texts, by the class, where they are words and somebody wants them."""
+    names = [" ".join(re.sub(r"[_\-./:]+", " ", label).split()).lower() for label in labels]
+    found = {
+        number: name
+        for number, name in enumerate(names)
+        if re.search(r"[^\W\d_]{2}", name) and not re.fullmatch(r"(label|class) ?\d+", name)
+    }
+    if wanted and not found:
+        raise ConfigError(
+            f"the classes have no names to read ({', '.join(labels[:5])}); do without --label-names (label_names)"
+        )
+    return {} if wanted is False else found
+
+
+def depths_of(model: Model) -> tuple[int, ...]:
+    """All that are looked at."""
+    return tuple(sorted({depth for sides in candidates(model.config.num_hidden_layers) for depth in sides.depths}))
+
+
+def _frequency(model: Model, texts: Sequence[str]) -> Tensor:  # (V,)
+    """By the vocabulary, or where it does not say, by the texts."""
+    tokenizer, size = model.tokenizer, model.config.vocab_size
+    scores = tokenizer.piece_scores()
+    if scores is None:
+        counts = np.bincount(np.concatenate(tokenizer.encode_ids(texts)).astype(int), minlength=size)
+        found = (counts + 1) / (counts.sum() + size)
+    else:
+        found = np.exp(np.array(scores + [min(scores)] * (size - len(scores))))
+    found[[tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, tokenizer.mask_id, tokenizer.unk_id]] = SPECIAL
+    return torch.from_numpy(np.clip(found, 1e-6, SPECIAL)).float()
+
+
+class Choice:
+    """From which sides examples that are left out are told best, and whether names of classes help."""
+
+    def __init__(
+        self, seen: Seen, centre: np.ndarray, classes: np.ndarray, count: int, named: np.ndarray, forced: bool
+    ) -> None:
+        """Behind the examples, of these classes, stand names of the classes `named`; `forced`: they must be used."""
+        self._classes, self._count, self._named = classes, count, len(named) > 0
+        self._owners = np.concatenate([classes, named])
+        self._alike = {one: _likeness(seen.from_sides(one, centre)) for one in _single(seen.depths, True)}
+        sides = candidates(max(seen.depths))[: 1 if len(classes) > CLEAR else None]
+        with_names = [False, True] if self._named and not forced else [self._named]
+        self._possible = [(one, use_names) for one in sides for use_names in with_names]
+
+    def made_with(self, kept: np.ndarray) -> tuple[Sides, bool]:
+        """By these examples alone."""
+        solutions = [self._solve(*one, kept)[0] for one in self._possible]
+        losses = np.array([solution.losses.sum() for solution in solutions])
+        if not len(solutions[0].losses):  # nothing to go by: names say something at least
+            return self._possible[0][0], self._named
+        return self._possible[int(_best(losses[:, None])[0])]
+
+    def told(self) -> np.ndarray | None:
+        """(N,) what each example is called by the choice and the solution without it; None where none can be left out.
+
+        Of many examples a single one hardly decides: there the choice is that by the losses of all others, with its
+        own label behind some of them.
+        """
+        everybody = np.arange(len(self._classes))
+        found = np.full(len(everybody), -1)
+        if len(everybody) <= NESTED:
+            alone = np.bincount(self._classes)[self._classes] == 1
+            for one in everybody[~alone]:
+                kept = np.delete(everybody, one)
+                sides, use_names = self.made_with(kept)
+                solution, rows = self._solve(sides, use_names, kept)
+                found[one] = (self._likeness(sides)[one, rows] @ solution.weights).argmax()
+        else:
+            solutions = [self._solve(*one, everybody)[0] for one in self._possible]
+            losses = np.stack([solution.losses for solution in solutions])  # (choices, M)
+            best = _best(losses.sum(1, keepdims=True) - losses)
+            answers = np.stack([solution.left_out.argmax(1) for solution in solutions])
+            found[solutions[0].asked] = answers[best, np.arange(len(best))]
+        return found if (found >= 0).any() else None
+
+    def _solve(self, sides: Sides, use_names: bool, kept: np.ndarray) -> tuple[Solution, np.ndarray]:
+        """And the rows it is made of."""
+        names = np.arange(len(self._classes), len(self._owners)) if use_names else np.arange(0)
+        rows = np.concatenate([kept, names])
+        owners, likeness = self._owners[rows], self._likeness(sides)[np.ix_(rows, rows)]
+        return solve(likeness, owners, self._count, len(names), roughly=True), rows
+
+    def _likeness(self, sides: Sides) -> np.ndarray:
+        return np.mean([self._alike[one] for one in _single(sides.depths, sides.tokens)], axis=0)
+
+
+def _best(losses: np.ndarray) -> np.ndarray:  # (choices, M) -> (M,)
+    """The lowest, but the first where that is hardly worse."""
+    best = losses.argmin(0)
+    return np.where(losses.min(0) < BETTER * losses[0], best, 0)
+
+
+def _single(depths: Sequence[int], tokens: bool) -> list[Sides]:
+    """One by one."""
+    return [Sides((depth,), False) for depth in depths] + [Sides((), True)] * tokens
+
+
+def _likeness(rows: np.ndarray) -> np.ndarray:
+    found: np.ndarray = rows @ rows.T
+    return found
+
+
+def with_half(rows: np.ndarray, owners: np.ndarray, examples: int) -> float | None:
+    """How many of one half of the examples the other half gets right; None where a class has fewer than four. Behind
+    the examples stand names of classes."""
+    classes, count = owners[:examples], int(owners.max()) + 1
+    if np.bincount(classes, minlength=count).min() < 4:
+        return None
+    alike, right = _likeness(rows), []
+    for some, rest in halves(classes, HALVINGS):
+        kept = np.concatenate([some, np.arange(examples, len(rows))])
+        solution = solve(alike[np.ix_(kept, kept)], owners[kept], count, len(rows) - examples, roughly=True)
+        right.append(((alike[np.ix_(rest, kept)] @ solution.weights).argmax(1) == classes[rest]).mean())
+    return float(np.mean(right))

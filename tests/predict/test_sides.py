@@ -1,0 +1,82 @@
+"""From which sides examples are told apart, and what is said about it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from litebert.errors import ConfigError
+from litebert.predict.sides import NESTED, Choice, Seen, Sides, candidates, readable, with_half
+
+
+def noise(per_class: int, classes: int, named: bool, seed: int, signal: float = 0.0) -> tuple[Seen, np.ndarray]:
+    """Texts that have nothing to do with their classes, but for a signal after the last pass."""
+    chance = np.random.default_rng(seed)
+    owners = np.concatenate([np.repeat(np.arange(classes), per_class), np.arange(classes * named)])
+    means = chance.normal(size=(len(owners), 3, 64)).astype(np.float32) + 3
+    means[:, 2] += signal * chance.normal(size=(classes, 64))[owners]
+    tokens = chance.normal(size=(len(owners), 256)).astype(np.float32)
+    return Seen((2, 4, 12), means, tokens, np.arange(len(owners))), owners[: per_class * classes]
+
+
+def choice_of(seen: Seen, classes: np.ndarray, named: bool) -> Choice:
+    count = int(classes.max()) + 1
+    return Choice(seen, seen.means.mean(0), classes, count, np.arange(count * named), forced=False)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(("per_class", "classes"), [(2, 5), (5, 2), (8, 4), (20, 6)])
+def test_labels_that_mean_nothing_are_told_no_better_than_by_chance(per_class: int, classes: int, named: bool) -> None:
+    right = []
+    for seed in range(24 if per_class * classes <= NESTED else 8):
+        seen, owners = noise(per_class, classes, named, seed)
+        told = choice_of(seen, owners, named).told()
+        assert told is not None
+        right.append((told == owners).mean())
+    assert np.mean(right) < 1 / classes + 0.08
+
+
+def test_a_single_example_of_each_class_proves_nothing() -> None:
+    seen, owners = noise(1, 6, True, 0)
+    choice = choice_of(seen, owners, True)
+    assert choice.told() is None
+    assert choice.made_with(np.arange(6)) == (candidates(12)[0], True)
+
+
+@pytest.mark.parametrize(("per_class", "signal"), [(5, 1.5), (30, 0.7)])
+def test_the_side_that_tells_classes_apart_is_found(per_class: int, signal: float) -> None:
+    seen, owners = noise(per_class, 4, False, 0, signal)
+    choice = choice_of(seen, owners, False)
+    sides, use_names = choice.made_with(np.arange(len(owners)))
+    assert sides == Sides((12,), False)
+    assert not use_names
+    told = choice.told()
+    assert told is not None
+    assert (told == owners).mean() > 0.8
+
+
+def test_half_of_the_examples_tell_less() -> None:
+    seen, owners = noise(8, 5, False, 1, signal=0.7)
+    rows = seen.from_sides(Sides((12,), False), seen.means.mean(0))
+    half = with_half(rows, owners, len(owners))
+    told = choice_of(seen, owners, False).told()
+    assert half is not None
+    assert told is not None
+    assert 0.2 < half <= (told == owners).mean() + 0.05
+    assert with_half(rows[:-5], owners[:-5], len(owners) - 5) is None  # three of the last class
+
+
+def test_windows_of_a_text_speak_together() -> None:
+    seen, _ = noise(2, 2, False, 0)
+    both = Seen(seen.depths, seen.means, seen.tokens, np.array([0, 0, 1, 1]))
+    sides, centre = Sides((2, 12), True), np.zeros((3, 64), dtype=np.float32)
+    single = seen.from_sides(sides, centre)
+    np.testing.assert_allclose(both.from_sides(sides, centre), (single[::2] + single[1::2]) / 2, rtol=1e-5)
+
+
+def test_names_are_read_where_they_are_words() -> None:
+    found = readable(["card_arrival", "w2", "LABEL_3", "7", "Über-uns", "退款"], None)
+    assert found == {0: "card arrival", 4: "über uns", 5: "退款"}
+    assert readable(["card_arrival"], False) == {}
+    with pytest.raises(ConfigError, match="have no names to read"):
+        readable(["1", "2"], True)
