@@ -48,7 +48,7 @@ def test_the_side_that_tells_classes_apart_is_found(per_class: int, signal: floa
     seen, owners = noise(per_class, 4, False, 0, signal)
     choice = choice_of(seen, owners, False)
     sides, use_names = choice.made_with(np.arange(len(owners)))
-    assert sides == Sides((12,), False)
+    assert sides.depths == (12,)
     assert not use_names
     told = choice.told()
     assert told is not None
