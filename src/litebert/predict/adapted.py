@@ -60,16 +60,23 @@ class Evidence:
     """Are the names of the classes examples too?"""
     seconds: float
     mistakes: tuple[tuple[str, str, str], ...] = ()
-    """Examples that were told wrong, the worst first: text, label, and what it was taken for."""
+    """Up to five examples that were told wrong, the worst first: text, label, and what it was taken for."""
     remarks: tuple[str, ...] = ()
+
+    @property
+    def margin(self) -> float | None:
+        """Half of the interval in which the accuracy lies, 19 times out of 20."""
+        if self.accuracy is None:
+            return None
+        return float(1.96 * (self.accuracy * (1 - self.accuracy) / self.examples + 1 / (4 * self.examples**2)) ** 0.5)
 
     @property
     def with_twice(self) -> float | None:
         """What twice as many examples may give: doubling brings less each time (BANKING77, from 2.5 to 5 of a class
         and from 5 to 10: 0.67 as much)."""
-        if self.accuracy is None or self.with_half is None:
+        if self.accuracy is None or self.with_half is None or self.with_half > self.accuracy:
             return None
-        return min(1.0, self.accuracy + 0.67 * max(0.0, self.accuracy - self.with_half))
+        return min(1.0, self.accuracy + 0.67 * (self.accuracy - self.with_half))
 
 
 class Adapted(Model):
@@ -82,14 +89,22 @@ class Adapted(Model):
         super().__init__(albert, base.tokenizer, task, base.max_length, base.after)
         self.base, self.given, self.evidence, self.source, self.bf16 = base, given, evidence, base.source, base.bf16
 
-    def add_examples(self, texts: Sequence[str], labels: Sequence[Any], **settings: Any) -> Adapted:
+    @property
+    def labels(self) -> list[str]:
+        """The names of the classes."""
+        assert isinstance(self.task, FewShot)
+        return self.task.labels
+
+    def add_examples(self, texts: Sequence[str], labels: Sequence[Any]) -> Adapted:
         """The same with more examples, of old classes or new ones. Nothing is trained; all examples are read again."""
-        return _adapted(self.base, self.given.with_more(texts, labels), **settings)
+        return adapt(self, texts, labels)
 
     def add_class(self, label: Any, texts: Sequence[str]) -> Adapted:
         """The same with one more class."""
-        if str(label) in getattr(self.task, "labels", ()):
+        if str(label) in self.labels:
             raise DataError(f"class {label!r} is there already; give it more examples with add_examples")
+        if isinstance(texts, str) or not texts:
+            raise DataError(f"add_class takes a list of texts; give some that are {label!r}")
         return self.add_examples(texts, [label] * len(texts))
 
     def save(self, path: str | Path, half: bool = False) -> None:
@@ -128,18 +143,15 @@ class Given:
     def of(cls, texts: Sequence[Any], labels: Sequence[Any], places: Sequence[str], label_names: bool | None,
            around: Around) -> Given:  # fmt: skip
         """Without repetitions; refuses what cannot be learned."""
-        if isinstance(texts, str) or len(texts) != len(labels):
-            raise DataError(f"adapt takes a list of texts and as many labels; got {len(texts)} and {len(labels)}")
         found: dict[str, TextInput] = {}
         repeated = 0
-        for number, (text, label) in enumerate(zip(texts, labels, strict=True), start=1):
-            where = places[number - 1] if places else f"example {number}"
+        for text, label, where in zip(texts, labels, places, strict=True):
             if not isinstance(text, str) or not text.strip():
                 raise DataError(f"{where}: {str(text)[:40]!r} is no text; give a string with something in it")
             name = FewShot.parse_label(label, where) if label is not None else None
             if name is None:
                 raise DataError(f"{where}: {text[:40]!r} has no label; give it one, or leave it out")
-            record = found.setdefault(" ".join(text.split()), TextInput(text, label=name, where=where))
+            record = found.setdefault(" ".join(text.casefold().split()), TextInput(text, label=name, where=where))
             if record.label != name:
                 raise DataError(
                     f"{where}: {text[:60]!r} is {name!r} here and {record.label!r} in {record.where}; correct one of "
@@ -156,12 +168,6 @@ class Given:
             few = ", ".join(map(repr, single[:5])) + (f" and {len(single) - 5:,} more" if len(single) > 5 else "")
             remarks.append(f"one example only of {few}: a second one would help most, and says how well it works")
         return cls(tuple(found.values()), label_names, around, tuple(remarks))
-
-    def with_more(self, texts: Sequence[Any], labels: Sequence[Any]) -> Given:
-        if isinstance(texts, str):
-            raise DataError("add_examples takes a list of texts and as many labels")
-        old = [record.text for record in self.records], [record.label for record in self.records]
-        return Given.of([*old[0], *texts], [*old[1], *labels], (), self.label_names, self.around)
 
 
 @dataclass(frozen=True)
@@ -234,14 +240,23 @@ def adapt(
     the classes count as examples; None: if that helps. `places` say where examples stand, for errors; `advance` hears
     how many windows of texts are read.
     """
-    if isinstance(model, Adapted):
-        return model.add_examples(texts, labels, advance=advance)
+    if not isinstance(model, Model):
+        raise ConfigError(f"adapt takes a model, not {str(model)[:40]!r}; give it litebert.load(name)")
+    if isinstance(texts, str) or not len(texts) or len(texts) != len(labels):
+        raise DataError(f"adapt takes a list of texts and as many labels; got {len(texts)} and {len(labels)}")
     if not all(isinstance(text, str) and text.strip() for text in unlabelled):
         raise DataError("unlabelled must be strings with something in them; leave the others out")
     step = max(1.0, len(unlabelled) / MOST_UNLABELLED)
     some = [unlabelled[int(place)] for place in np.arange(0, len(unlabelled), step)]
-    given = Given.of(texts, labels, places, label_names, Around.none(model))
-    return _adapted(model, given, some, advance)
+    base, old, around = (model, (), Around.none(model)) if not isinstance(model, Adapted) else (
+        model.base, model.given.records, model.given.around)  # fmt: skip
+    if isinstance(model, Adapted) and label_names is None:
+        label_names = model.given.label_names
+    where = [f"{record.text[:30]!r} of before" for record in old]
+    where += places or [f"example {number}" for number in range(1, len(texts) + 1)]
+    before = [record.text for record in old], [record.label for record in old]
+    given = Given.of([*before[0], *texts], [*before[1], *labels], where, label_names, around)
+    return _adapted(base, given, some, advance)
 
 
 def _adapted(
@@ -268,11 +283,12 @@ def _adapted(
         # where examples are all but equal, one left out would be more familiar than any that is there
         there = rows[solution.asked] @ rows.T @ solution.weights
         familiar = np.minimum(familiarity(solution.left_out, levels), familiarity(there, levels))
+    told = choice.told()
     evidence = Evidence(
-        len(records), count, _accuracy(choice.told(), classes),
+        len(records), count, _accuracy(told, classes),
         max(Counter(classes.tolist()).values()) / len(classes),
         with_half(rows, owners, len(records)), sides.depths, sides.tokens, use_names, time.perf_counter() - began,
-        _mistakes(records, task, solution), given.remarks,
+        _mistakes(records, task, told, solution), given.remarks,
     )  # fmt: skip
     task = FewShot(task.labels, levels, familiar.tolist())
     head = _head(model, reader, seen, sides, centre, rows.T @ solution.weights)
@@ -294,13 +310,14 @@ def _accuracy(told: np.ndarray | None, classes: np.ndarray) -> float | None:
     return None if told is None else float((told == classes)[told >= 0].mean())
 
 
-def _mistakes(records: Sequence[TextInput], task: FewShot, solution: Solution) -> tuple[tuple[str, str, str], ...]:
-    answers = solution.left_out.argmax(1) if len(solution.truth) else np.zeros(0, dtype=int)
-    wrong = [place for place in np.argsort(-solution.losses) if answers[place] != solution.truth[place]]
-    return tuple(
-        (records[solution.asked[place]].text, task.labels[solution.truth[place]], task.labels[answers[place]])
-        for place in wrong[:SHOWN]
-    )
+def _mistakes(
+    records: Sequence[TextInput], task: FewShot, told: np.ndarray | None, solution: Solution
+) -> tuple[tuple[str, str, str], ...]:
+    if told is None:
+        return ()
+    worst = solution.asked[np.argsort(-solution.losses)]
+    wrong = [number for number in worst if task.labels[told[number]] != records[number].label]
+    return tuple((records[number].text, records[number].label, task.labels[told[number]]) for number in wrong[:SHOWN])
 
 
 def _fingerprint(model: Model) -> str:

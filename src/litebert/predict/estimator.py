@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from litebert.builtin import DEFAULT
-from litebert.errors import ConfigError, require_extra
+from litebert.errors import ConfigError, DataError, require_extra
 from litebert.predict.adapted import Adapted, adapt
 from litebert.predict.loading import load
 from litebert.predict.model import Model
@@ -39,6 +39,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Sequence[str]) -> np.ndarray:
         """(N, C), in the order of `classes_`."""
         check_is_fitted(self)
+        if isinstance(X, str):
+            raise DataError("predict takes a list; wrap a single text: predict([text])")
         answers = self.adapted_.predict(list(X))
         rows = [[answer.probabilities[name] for name in self._names] for answer in answers]
         found = np.array(rows, dtype=np.float64).reshape(-1, len(self.classes_))

@@ -22,6 +22,8 @@ from litebert.recipes._shared import make_console, refuse_overwrite
 
 MISTAKES = 3
 """Shown of those that are worst."""
+HINT = 40
+"""Examples from which on it can be guessed what others would bring."""
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +86,12 @@ def run(config: Config) -> None:
     if source.skipped:
         console.print(f"{len(source.skipped):,} rows left out, the first: {source.skipped[0]}", markup=False)
     if config.json:
-        print(json.dumps(asdict(found.evidence) | {"with_twice": found.evidence.with_twice}, ensure_ascii=False))
+        print(
+            json.dumps(
+                asdict(found.evidence) | {"margin": found.evidence.margin, "with_twice": found.evidence.with_twice},
+                ensure_ascii=False,
+            )
+        )
         return
     for line in lines_of(found.evidence):
         console.print(line, highlight=False, markup=False)
@@ -106,12 +113,17 @@ def lines_of(evidence: Evidence) -> Iterator[str]:
         yield "no class has two examples: nothing can be left out to see how well this works"
     else:
         yield (
-            f"of examples left out {evidence.accuracy:.0%} are told right; the largest class alone would get "
-            f"{evidence.chance:.0%}"
+            f"of examples left out {evidence.accuracy:.0%} (± {evidence.margin or 0:.0%}) are told right; the largest "
+            f"class alone would get {evidence.chance:.0%}"
         )
+        if evidence.accuracy <= evidence.chance:
+            yield (
+                "that is no better than guessing: give more examples, above all of rare classes (all classes count "
+                "alike here, however many examples they have), or check the labels"
+            )
         for text, label, taken in evidence.mistakes[:MISTAKES]:
             yield f"  {label}, taken for {taken}: {text[:80]}"
-    if evidence.with_half is not None and evidence.with_twice is not None:
+    if evidence.examples >= HINT and evidence.with_half is not None and evidence.with_twice is not None:
         yield (
             f"with half of the examples it would be {evidence.with_half:.0%}; twice as many may give about "
             f"{evidence.with_twice:.0%}"
