@@ -260,15 +260,9 @@ class Encoder(nn.Module):
         columns = torch.arange(length, device=input_ids.device)
         hidden = self._embed(self.word_embeddings(input_ids), columns, token_type_ids, length).flatten(0, 1)
         layout = Dense(batch, length, None if attention_mask is None else attention_mask.bool().contiguous())
-        bias, passes, backend = self._attention_bias(length), self._checked_depth(max(depths)), self.backend
-        if backend == "auto":
-            backend = choose_backend(_compute_dtype(hidden), hidden.is_cuda, layout, bias, 0.0)
-        found: dict[int, Tensor] = {}
-        for layer in range(passes):
-            hidden = self._pass(hidden, layer, passes, layout, bias, backend, None)
-            if layer + 1 in depths:
-                found[layer + 1] = hidden.unflatten(0, (batch, length))
-        return [found[self._checked_depth(depth)] for depth in depths]
+        found: dict[int, Tensor] = dict.fromkeys(depths, hidden)
+        self._run(hidden, layout, max(depths), None, found)
+        return [found[depth].unflatten(0, (batch, length)) for depth in depths]
 
     def pool(self, first: Tensor) -> Tensor:
         """The vector that sentence-level heads read, from the hidden state of [CLS]: (B, H) in, (B, H) out."""
@@ -304,14 +298,18 @@ class Encoder(nn.Module):
         embedded = words + self.segment_embeddings(segments) + self.position_embeddings(positions)
         return self.project(self.embedding_dropout(self.embedding_norm(embedded)))
 
-    def _run(self, hidden: Tensor, layout: Layout, depth: int | None, rows: Tensor | None) -> Tensor:  # (T or R, H)
+    def _run(
+        self, hidden: Tensor, layout: Layout, depth: int | None, rows: Tensor | None,
+        wanted_after: dict[int, Tensor] | None = None,
+    ) -> Tensor:  # (T or R, H)  # fmt: skip
+        """All passes. `wanted_after` gets the states after those that it names."""
         bias = self._attention_bias(layout.length)
         passes = self._checked_depth(depth)
         backend = self.backend
         if backend == "auto":  # decided out here, once for all passes, where no compiler has to follow
             dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
             backend = choose_backend(_compute_dtype(hidden), hidden.is_cuda, layout, bias, dropout)
-        if self.can_fuse(hidden):
+        if wanted_after is None and self.can_fuse(hidden):
             weights = Weights.of(self.attention[0], self.ffn[0])
             plan = Plan.of(self.config, passes, layout, backend, self.backend == "auto", hidden.device, self.fp8)
             return run_passes(hidden.to(_compute_dtype(hidden)), weights, plan, rows)
@@ -323,6 +321,8 @@ class Encoder(nn.Module):
                 )
             else:
                 hidden = self._pass(hidden, layer, passes, layout, bias, backend, wanted)
+            if wanted_after is not None and layer + 1 in wanted_after:
+                wanted_after[layer + 1] = hidden
         return hidden
 
     def can_fuse(self, hidden: Tensor) -> bool:

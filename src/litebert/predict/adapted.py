@@ -72,11 +72,10 @@ class Evidence:
 
     @property
     def with_twice(self) -> float | None:
-        """What twice as many examples may give: doubling brings less each time (BANKING77, from 2.5 to 5 of a class
-        and from 5 to 10: 0.67 as much)."""
+        """What twice as many examples may give: as much again as the second half gave."""
         if self.accuracy is None or self.with_half is None or self.with_half > self.accuracy:
             return None
-        return min(1.0, self.accuracy + 0.67 * (self.accuracy - self.with_half))
+        return min(1.0, 2 * self.accuracy - self.with_half)
 
 
 class Adapted(Model):
