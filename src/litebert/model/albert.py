@@ -23,6 +23,7 @@ from litebert.model.config import ACTIVATIONS, AlbertConfig, Half
 from litebert.model.eight import has_eight
 from litebert.model.fused import TANH, Plan, Weights, run_passes
 from litebert.model.recorder import Recorder, is_small
+from litebert.model.start import initialize
 
 WeightAt = Callable[[str, Tensor, int, int], Tensor]
 """(name, weight, pass, passes) -> the weight as that pass of so many sees it. Names are those of the encoder's
@@ -444,16 +445,3 @@ def _compute_dtype(hidden: Tensor) -> torch.dtype:
 def _table(rows: int, size: int) -> nn.Embedding:
     """An embedding table without torch's own start, which we replace anyway and which is slow on the meta device."""
     return nn.Embedding.from_pretrained(torch.empty(rows, size), freeze=False)
-
-
-def initialize(module: nn.Module, std: float) -> None:
-    """ALBERT's start: truncated normal matrices and tables, zero biases, unit LayerNorms."""
-    if next(module.parameters()).is_meta:
-        return  # a model without memory, about to be filled from a file
-    for part in module.modules():
-        if isinstance(part, (nn.Linear, nn.Embedding)):
-            nn.init.trunc_normal_(part.weight, std=std, a=-2 * std, b=2 * std)
-        if isinstance(part, nn.Linear) and part.bias is not None:
-            nn.init.zeros_(part.bias)
-        if isinstance(part, nn.LayerNorm):
-            part.reset_parameters()

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from litebert.errors import ConfigError
-from litebert.model.albert import Encoder, initialize
+from litebert.model.albert import Encoder
 from litebert.model.config import ACTIVATIONS, AlbertConfig
+from litebert.model.start import initialize
 
 
 class MaskedTokenHead(nn.Module):

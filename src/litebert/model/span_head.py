@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from litebert.model.albert import initialize
 from litebert.model.config import AlbertConfig
 from litebert.model.heads import exact
+from litebert.model.start import initialize
 
 BEAM = 5  # starts, and ends of each, that are followed up
 MASKED = -1e4
