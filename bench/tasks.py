@@ -1,13 +1,12 @@
 """Fine-tune on every data set of configs/ and print one table: scores, and what an answer without reading gets.
 
   python bench/tasks.py --model runs/pt --chinese-model runs/zh --tasks tasks --jobs 2
-  python bench/tasks.py --model runs/pt --tasks tasks --only sst-2 cola --rates 2e-5 5e-5 1e-4 --seeds 5
-  python bench/tasks.py --model runs/pt --random --tasks tasks --only sst-2 cola --rates 2e-5 5e-5 1e-4 --seeds 5
+  python bench/tasks.py --model runs/pt --tasks tasks --only sst-2 cola --rates 2e-5 5e-5 1e-4 --seeds 5 --random 5
   python bench/tasks.py --bag-of-words --tasks tasks --only sst-2 imdb
 
 With several --rates, the one that does best on a tenth of the training data, with the first seed, is taken; the test
-sets are read once for every seed. --random forgets what the model has learned: only its shape and its vocabulary are
-taken. Sets that are not under --tasks are left out. Where all of GLUE's sets are there, its
+sets are read once for every seed. --random fine-tunes, in the same way, a model with nothing but the shape and the
+vocabulary of the first. Sets that are not under --tasks are left out. Where all of GLUE's sets are there, its
 average follows; --bag-of-words prints what logistic regression on words (characters for Chinese) reaches instead of
 fine-tuning.
 """
@@ -17,10 +16,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import time
 from functools import partial
 from multiprocessing import get_context
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -43,36 +44,50 @@ def settings_of(name: str, tasks: Path) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
 
 
-def finetuned(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Fine-tune on one set; what came of it."""
-    settings = settings_of(name, options.tasks)
-    settings["model"] = str(options.chinese_model if "zh" in settings["train"].parts else options.model)
-    if options.epochs:
-        settings["epochs"] = options.epochs
+def finetuned(name: str, options: argparse.Namespace, pool: Any) -> dict[str, Any]:
+    """Fine-tune on one set, several processes at once; what came of it."""
     began = time.perf_counter()
-    tried = {rate: taught(settings, options, name, rate, 0) for rate in options.rates or [None]}
-    rate = max(tried, key=lambda rate: tried[rate].metrics[tried[rate].metric])
-    found = [tried[rate], *(taught(settings, options, name, rate, seed) for seed in range(1, options.seeds))]
-    every = [one.test or one.metrics for one in found]
+    tried = {rate: pool.apply_async(taught, (name, options, rate, 0)) for rate in options.rates or [None]}
+    found = {rate: run.get() for rate, run in tried.items()}
+    rate = max(found, key=lambda rate: found[rate].metrics[found[rate].metric])
+    others = [pool.apply_async(taught, (name, options, rate, seed)) for seed in range(1, options.seeds)]
+    untrained = [pool.apply_async(taught, (name, options, rate, seed, True)) for seed in range(options.random)]
+    runs = [found[rate], *(run.get() for run in others)]
+    every, forgotten = (
+        [one.test or one.metrics for one in runs],
+        [(r := run.get()).test or r.metrics for run in untrained],
+    )
     return {
-        "name": name, "task": settings["task"], "baseline": found[0].baseline, "rate": rate,
-        "scores": {key: statistics.mean(scores[key] for scores in every) for key in every[0]},
-        "spread": {key: statistics.pstdev(scores[key] for scores in every) for key in every[0]},
-        "by_seed": every, "seconds": time.perf_counter() - began, "epochs": [one.epoch for one in found],
+        "name": name, "task": settings_of(name, options.tasks)["task"], "baseline": runs[0].baseline, "rate": rate,
+        "scores": means(every), "spread": {key: statistics.pstdev(scores[key] for scores in every) for key in every[0]},
+        "by_seed": every, "epochs": [one.epoch for one in runs],
+        "random": means(forgotten), "random_by_seed": forgotten,
+        "rates": {str(rate): one.metrics[one.metric] for rate, one in found.items()},
+        "seconds": time.perf_counter() - began,
     }  # fmt: skip
 
 
-def taught(settings: dict[str, Any], options: argparse.Namespace, name: str, rate: float | None, seed: int) -> Any:
+def means(every: list[dict[str, float]]) -> dict[str, float]:
+    return {key: statistics.mean(scores[key] for scores in every) for key in every[0]} if every else {}
+
+
+def taught(name: str, options: argparse.Namespace, rate: float | None, seed: int, random: bool = False) -> Any:
     from rich.console import Console
 
     from litebert.recipes import finetune
     from litebert.recipes._finetuning import finetune as run
 
-    chosen = settings if rate is None else settings | {"learning_rate": rate}
-    out = options.out / f"{name}-{rate or 'usual'}-{seed}"
+    settings = settings_of(name, options.tasks)
+    chinese = "zh" in settings["train"].parts
+    settings["model"] = str(options.chinese_model if chinese else options.model)
+    if random:
+        settings["model"] = str(options.out / ("random-zh" if chinese else "random"))
+    settings |= {key: value for key, value in {"epochs": options.epochs, "learning_rate": rate}.items() if value}
+    out = options.out / f"{name}-{rate or 'usual'}-{seed}{'-random' * random}"
     with Path(os.devnull).open("w") as quiet:
-        found = run(finetune.Config(out=out, batch_size=options.batch_size, seed=seed, **chosen), Console(file=quiet))
+        found = run(finetune.Config(out=out, batch_size=options.batch_size, seed=seed, **settings), Console(file=quiet))
     assert found is not None
+    shutil.rmtree(out)  # 300 MB each
     return found
 
 
@@ -103,7 +118,14 @@ def bag_of_words(name: str, options: argparse.Namespace) -> dict[str, Any]:
     if test is None:
         train, test = split(train, task.learn_from(train), 0, settings["train"])
     score = fit([x.shown for x in train], [x.label for x in train], [x.shown for x in test], [x.label for x in test])
-    return {"name": name, "task": "bag of words", "scores": {"accuracy": score}, "baseline": {}, "seconds": 0.0}
+    return {
+        "name": name,
+        "task": "bag of words",
+        "scores": {"accuracy": score},
+        "random": {},
+        "baseline": {},
+        "seconds": 0.0,
+    }
 
 
 def line(found: dict[str, Any]) -> str:
@@ -112,8 +134,10 @@ def line(found: dict[str, Any]) -> str:
         f"{name} {value:.3f}" + (f" ± {spread[name]:.3f}" if len(found.get("by_seed", ())) > 1 else "")
         for name, value in found["scores"].items()
     )
-    without = ", ".join(f"{name} {value:.3f}" for name, value in found["baseline"].items())
-    return f"| {found['name']} | {found['task']} | {told} | {without} | {found['seconds']:.0f} |"
+    random, without = (
+        ", ".join(f"{name} {value:.3f}" for name, value in found[what].items()) for what in ("random", "baseline")
+    )
+    return f"| {found['name']} | {found['task']} | {told} | {random} | {without} | {found['seconds']:.0f} |"
 
 
 def main() -> None:
@@ -127,23 +151,23 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--random", action="store_true")
+    parser.add_argument("--random", type=int, default=0, help="seeds of the same model before it has learned anything")
     parser.add_argument("--bag-of-words", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("runs/bench-tasks"))
     options = parser.parse_args()
     names = [name for name in options.only if settings_of(name, options.tasks)["train"].exists()]
     if options.bag_of_words:
         names = [name for name in names if settings_of(name, options.tasks)["task"] == "classify"]
-    print("| set | task | scores | without reading | seconds |\n|---|---|---|---|---|", flush=True)
+    print("| set | task | scores | untrained | without reading | seconds |\n|---|---|---|---|---|---|", flush=True)
     averaged: dict[str, float] = {}
     options.out.mkdir(parents=True, exist_ok=True)
     if options.random:
-        options.model = options.model and forgetful(options.model, options.out / "random")
-        options.chinese_model = options.chinese_model and forgetful(options.chinese_model, options.out / "random-zh")
-    with get_context("spawn").Pool(options.jobs) as pool:
-        for found in pool.imap_unordered(
-            partial(bag_of_words if options.bag_of_words else finetuned, options=options), names
-        ):
+        for model, name in ((options.model, "random"), (options.chinese_model, "random-zh")):
+            if model:
+                forgetful(model, options.out / name)
+    with get_context("spawn").Pool(options.jobs) as pool, ThreadPool(len(names)) as waiting:
+        measured = bag_of_words if options.bag_of_words else partial(finetuned, pool=pool)
+        for found in waiting.imap_unordered(partial(measured, options=options), names):
             print(line(found), flush=True)
             with (options.out / "results.jsonl").open("a") as file:
                 file.write(json.dumps(found) + "\n")

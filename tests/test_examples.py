@@ -88,18 +88,23 @@ def test_a_model_learns_which_sentences_belong_together(model: Model, tmp_path: 
         assert {file.get_tensor(name).dtype for name in file.keys()} == {torch.bfloat16}  # noqa: SIM118
 
 
-def test_sentences_learn_to_find_their_own(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sentences_learn_to_find_their_own_while_pre_training_goes_on(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES / "builtin"))
     embeddings = import_module("embeddings")
     torch.manual_seed(0)
     young = Model(Albert(model.config, pretraining_heads(model.config)), model.tokenizer, model.task)
     optimizer = torch.optim.AdamW(young.albert.parameters(), lr=3e-3)
     first, second = SENTENCES[:8], SENTENCES[8:16]  # which belong together because we say so
+    text = embeddings.beside(shards_of(model, tmp_path), young, 8)
     found = [
-        embeddings.learn(young, optimizer, first, second, torch.Generator().manual_seed(step)) for step in range(100)
+        embeddings.learn(young, optimizer, first, second, text.batch(0), torch.Generator().manual_seed(step))
+        for step in range(100)
     ]
     assert np.mean([told for told, _ in found[:5]]) < 0.4
     assert np.mean([told for told, _ in found[-5:]]) > 0.8
+    assert found[-1][1]["mlm_loss"] < found[0][1]["mlm_loss"] / 2
 
 
 def test_pairs_are_neighbours_of_one_document(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

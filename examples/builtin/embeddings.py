@@ -2,7 +2,7 @@
 
   python examples/builtin/embeddings.py --model runs/pt --data shards --sts tasks/glue/STS-B --out runs/st
 
-First the encoder learns, with masked tokens going on beside, which two of many sentences belong together: a sentence
+First the encoder learns, with pre-training going on beside, which two of many sentences belong together: a sentence
 with some of its tokens hidden and the same with others hidden, or the one after it. They come from the shards it was
 trained on, so what was held out or excluded there stays so. Then a linear map that whitens the vectors is tried. How
 long is learned, and whether the map is used and how many directions it keeps, is decided on a tenth of STS-B's training
@@ -25,13 +25,14 @@ from rich.progress import track
 from scipy.stats import spearmanr
 
 import litebert
-from litebert.data.batches import Example, collate
+from litebert.data.batches import Batch, Example, collate
+from litebert.data.pretraining import PretrainingBatch, PretrainingData, Stage
 from litebert.data.shards import DOCUMENT_START, SENTENCE_START, Shards
 from litebert.model.sentences import SentenceMap, whitened
 from litebert.predict import Model
 from litebert.tasks import Regress
 from litebert.tasks.base import hidden_of
-from litebert.tasks.pretraining import score_tokens
+from litebert.tasks.pretraining import PretrainingObjective
 from litebert.tasks.text import TextInput
 from litebert.train.optimizers import adamw
 from litebert.train.runtime import has_bfloat16, pick_device
@@ -40,7 +41,7 @@ SHORTEST, LONGEST = 8, 60  # tokens of a sentence that is looked at
 HIDDEN = 0.15  # of its tokens
 NEAR = 0.5  # share of the pairs that are neighbours; the others are one sentence twice
 TEMPERATURE = 0.05
-MLM_WEIGHT = 0.1
+BESIDE = 64  # tokens of pre-training for each pair
 WARMUP = 0.1
 
 
@@ -66,9 +67,10 @@ def main() -> None:
         parser.error("--steps must be 0 or more, --looks and --batch-size 1 or more")
     train = Regress.read(options.sts / "train.tsv")
     tenth = random.Random(0).sample(train, len(train) // 10)
-    pairs = pairs_of(Shards(options.data), max(options.sentences, options.steps * options.batch_size))
+    shards = Shards(options.data)
+    pairs = pairs_of(shards, max(options.sentences, options.steps * options.batch_size))
     if options.steps:
-        teach(model, pairs, tenth, options)
+        teach(model, pairs, beside(shards, model, options.batch_size), tenth, options)
     chosen = choose_map(model, [first for first, _ in pairs[: options.sentences]], tenth, options.sizes)
     Model(model.to("cpu").albert, model.tokenizer, model.task, model.max_length, chosen).save(
         options.out, half=options.half
@@ -96,21 +98,34 @@ def pairs_of(shards: Shards, count: int) -> list[tuple[str, str]]:
 # --- learning ---------------------------------------------------------------------------------------------------------
 
 
-def teach(model: Model, pairs: list[tuple[str, str]], tenth: list[TextInput], options: argparse.Namespace) -> None:
+def beside(shards: Shards, model: Model, pairs: int) -> PretrainingData:
+    """What goes on being learned, so that it is not forgotten."""
+    rows = max(1, BESIDE * pairs // model.max_length)
+    return PretrainingData(shards.training, shards.tokenizer, [Stage(0, rows, model.max_length)], seed=1)
+
+
+def teach(
+    model: Model,
+    pairs: list[tuple[str, str]],
+    text: PretrainingData,
+    tenth: list[TextInput],
+    options: argparse.Namespace,
+) -> None:
     """Leave the model as it was when the tenth liked it best."""
     optimizer = adamw(model.albert, weight_decay=0.01)
     best, state = correlation(model, None, tenth), copied(model)
     print(f"before: Spearman {best:.4f} on a tenth of the training pairs", flush=True)
-    for step, batch in enumerate(
+    for step, (first, second) in enumerate(
         track(batches_of(pairs, options), total=options.steps, console=Console(stderr=True)), start=1
     ):
         share = (step - 0.5) / options.steps
         for group in optimizer.param_groups:
             group["lr"] = options.learning_rate * min(share / WARMUP, (1 - share) / (1 - WARMUP))
-        told, guessed = learn(model, optimizer, *batch)
+        told, known = learn(model, optimizer, first, second, text.batch(step), torch.Generator().manual_seed(step))
         if step % max(1, options.steps // options.looks) == 0 or step == options.steps:
             now = correlation(model, None, tenth)
-            print(f"step {step}: found {told:.1%}, hidden tokens right {guessed:.1%}, Spearman {now:.4f}", flush=True)
+            figures = ", ".join(f"{name} {value.item():.1%}" for name, value in known.items() if "accuracy" in name)
+            print(f"step {step}: found {told:.1%}, {figures}, Spearman {now:.4f}", flush=True)
             if now > best:
                 best, state = now, copied(model)
     model.albert.load_state_dict(state)
@@ -120,42 +135,50 @@ def copied(model: Model) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in model.albert.state_dict().items()}
 
 
-def batches_of(
-    pairs: list[tuple[str, str]], options: argparse.Namespace
-) -> Iterator[tuple[list[str], list[str], torch.Generator]]:
+def batches_of(pairs: list[tuple[str, str]], options: argparse.Namespace) -> Iterator[tuple[list[str], list[str]]]:
     chance = random.Random(1)
     for step in range(options.steps):
         some = [pairs[(step * options.batch_size + i) % len(pairs)] for i in range(options.batch_size)]
-        others = [second if chance.random() < NEAR else first for first, second in some]
-        yield [first for first, _ in some], others, torch.Generator().manual_seed(step)
+        yield [first for first, _ in some], [second if chance.random() < NEAR else first for first, second in some]
 
 
 def learn(
-    model: Model, optimizer: torch.optim.Optimizer, first: list[str], second: list[str], generator: torch.Generator
-) -> tuple[float, float]:
-    """One step; the share of sentences that found their own, and of hidden tokens that were guessed."""
-    tokenizer, device = model.tokenizer, model.device
+    model: Model,
+    optimizer: torch.optim.Optimizer,
+    first: list[str],
+    second: list[str],
+    text: PretrainingBatch,
+    generator: torch.Generator,
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """One step; the share of sentences that found their own, and what pre-training says."""
+    device = model.device
     model.albert.train()
-    encodings = tokenizer.encode(first + second, max_length=model.max_length)
-    batch = collate([Example([encoding]) for encoding in encodings], tokenizer.pad_id)
-    special = torch.tensor([tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id])
-    hidden = (torch.rand(batch.input_ids.shape, generator=generator) < HIDDEN) & ~torch.isin(batch.input_ids, special)
-    rows, labels = hidden.flatten().nonzero()[:, 0].to(device), batch.input_ids[hidden].to(device)
-    batch = replace(batch, input_ids=batch.input_ids.masked_fill(hidden, tokenizer.mask_id)).to(device)
+    batch = partly_hidden(model, first + second, generator).to(device)
+    masked, paired = (torch.tensor(max(1, len(what)), device=device) for what in (text.labels, text.swapped))
     with torch.autocast(device.type, torch.bfloat16, enabled=model.bf16):
         states = hidden_of(model.encoder, batch)  # (2N, L, H)
-        table = model.encoder.word_embeddings.weight
-        missed, right = score_tokens(model.albert.heads["mlm"], states.flatten(0, 1)[rows], table, labels)
+        known = PretrainingObjective(model.albert)(
+            text.to(device), model.config.num_hidden_layers, model.max_length, masked, paired
+        )
     means = states.float().sum(1) / batch.lengths[:, None]
     one, other = F.normalize(means, dim=1).chunk(2)
     alike = one @ other.T / TEMPERATURE  # (N, N)
     own = torch.arange(len(one), device=device)
     contrast = (F.cross_entropy(alike, own) + F.cross_entropy(alike.T, own)) / 2
     optimizer.zero_grad(set_to_none=True)
-    (contrast + MLM_WEIGHT * missed / len(labels)).backward()
+    (contrast + known["loss"]).backward()
     torch.nn.utils.clip_grad_norm_(model.albert.parameters(), 1.0)
     optimizer.step()
-    return (alike.argmax(1) == own).float().mean().item(), right.item() / len(labels)
+    return (alike.argmax(1) == own).float().mean(), known
+
+
+def partly_hidden(model: Model, texts: list[str], generator: torch.Generator) -> Batch:
+    tokenizer = model.tokenizer
+    encodings = tokenizer.encode(texts, max_length=model.max_length)
+    batch = collate([Example([encoding]) for encoding in encodings], tokenizer.pad_id)
+    special = torch.tensor([tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id])
+    hidden = (torch.rand(batch.input_ids.shape, generator=generator) < HIDDEN) & ~torch.isin(batch.input_ids, special)
+    return replace(batch, input_ids=batch.input_ids.masked_fill(hidden, tokenizer.mask_id))
 
 
 # --- the map ----------------------------------------------------------------------------------------------------------

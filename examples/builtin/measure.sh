@@ -14,8 +14,6 @@ litebert evaluate --model "$model" --data "$out/held-out.txt" --errors 0
 
 python "$here/squad.py" "$tasks"/qa/squadshifts/*.json --out "$tasks/qa/squad/train.json"
 python "$here/squad.py" "$tasks"/qa/squad2_dev_half/*.json --out "$tasks/qa/squad/dev.json"
-for random in "" --random; do
-  # shellcheck disable=SC2086
-  python "$here/../../bench/tasks.py" --model "$model" $random --tasks "$tasks" --only $sets --rates 2e-5 5e-5 1e-4 \
-    --seeds 5 --jobs 7 --out "$out/tasks$random"
-done
+# shellcheck disable=SC2086
+python "$here/../../bench/tasks.py" --model "$model" --tasks "$tasks" --only $sets --rates 2e-5 5e-5 1e-4 --seeds 5 --random 5 \
+  --jobs 12 --out "$out/tasks"
