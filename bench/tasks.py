@@ -19,6 +19,7 @@ import os
 import shutil
 import statistics
 import time
+from dataclasses import asdict
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.pool import ThreadPool
@@ -88,6 +89,8 @@ def taught(name: str, options: argparse.Namespace, rate: float | None, seed: int
         found = run(finetune.Config(out=out, batch_size=options.batch_size, seed=seed, **settings), Console(file=quiet))
     assert found is not None
     shutil.rmtree(out)  # 300 MB each
+    with (options.out / "runs.jsonl").open("a") as file:
+        file.write(json.dumps({"run": out.name} | asdict(found)) + "\n")
     return found
 
 
