@@ -1,19 +1,18 @@
-"""Teach a pre-trained model to tell sentences apart by meaning, without labels, and say what that is worth.
+"""Give a pre-trained model vectors of sentences that tell meanings apart, without labels, and say what that is worth.
 
   python examples/builtin/embeddings.py --model runs/pt --data shards --sts tasks/glue/STS-B --out runs/st
 
-First the encoder learns, with pre-training going on beside, which two of many sentences belong together: a sentence
-with some of its tokens hidden and the same with others hidden, or the one after it. They come from the shards it was
-trained on, so what was held out or excluded there stays so. Then a linear map that whitens the vectors is tried. How
-long is learned, and whether the map is used and how many directions it keeps, is decided on a tenth of STS-B's training
-pairs; the saved model is asked about its development pairs once, at the end.
+The model stays as it is; what is learned is a linear map of the mean over tokens (sentence-transformers: Dense). With
+it a sentence, some of whose tokens are hidden, has to find among many the same with others hidden, or the one after it.
+The sentences come from the shards that the model was trained on, so what was held out or excluded there stays so.
+Which map is used, that one, a whitening one or none, is decided on a tenth of STS-B's training pairs; the saved model
+is asked about its development pairs once, at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,23 +25,20 @@ from scipy.stats import spearmanr
 
 import litebert
 from litebert.data.batches import Batch, Example, collate
-from litebert.data.pretraining import PretrainingBatch, PretrainingData, Stage
 from litebert.data.shards import DOCUMENT_START, SENTENCE_START, Shards
 from litebert.model.sentences import SentenceMap, whitened
 from litebert.predict import Model
 from litebert.tasks import Regress
 from litebert.tasks.base import hidden_of
-from litebert.tasks.pretraining import PretrainingObjective
 from litebert.tasks.text import TextInput
-from litebert.train.optimizers import adamw
 from litebert.train.runtime import has_bfloat16, pick_device
 
 SHORTEST, LONGEST = 8, 60  # tokens of a sentence that is looked at
 HIDDEN = 0.15  # of its tokens
 NEAR = 0.5  # share of the pairs that are neighbours; the others are one sentence twice
-TEMPERATURE = 0.05
-BESIDE = 64  # tokens of pre-training for each pair
+TEMPERATURE = 0.1
 WARMUP = 0.1
+AT_ONCE = {"cuda": 1024, "cpu": 32}  # sentences
 
 
 def main() -> None:
@@ -51,27 +47,28 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="what litebert prepare wrote")
     parser.add_argument("--sts", type=Path, required=True, help="a folder with train.tsv and dev.tsv")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=1000, help="0: learn nothing, try the map alone")
-    parser.add_argument("--batch-size", type=int, default=256, help="pairs")
-    parser.add_argument("--learning-rate", type=float, default=5e-5)
-    parser.add_argument("--looks", type=int, default=5, help="how often the tenth is asked on the way")
-    parser.add_argument("--sentences", type=int, default=50_000, help="from which the map is made")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[256, 512, 768])
+    parser.add_argument("--pairs", type=int, default=100_000, help="neighbouring sentences to read")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--batch-size", type=int, default=1024, help="pairs")
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[64, 256], help="of whitening maps to try beside")
     parser.add_argument("--half", action="store_true", help="save weights in bfloat16")
     options = parser.parse_args()
     model = litebert.load(options.model).to(pick_device("auto"))
     model.bf16, model.after = has_bfloat16(model.device), None
-    if options.sentences < 2 * model.config.hidden_size:
-        parser.error(f"--sentences {options.sentences}: give {2 * model.config.hidden_size} or more")
-    if min(options.steps, options.looks - 1, options.batch_size - 1) < 0:
-        parser.error("--steps must be 0 or more, --looks and --batch-size 1 or more")
+    if options.pairs < 2 * model.config.hidden_size:
+        parser.error(f"--pairs {options.pairs}: give {2 * model.config.hidden_size} or more")
+    if min(options.steps, options.batch_size - 1) < 1:
+        parser.error("--steps must be 1 or more, --batch-size 2 or more")
     train = Regress.read(options.sts / "train.tsv")
     tenth = random.Random(0).sample(train, len(train) // 10)
-    shards = Shards(options.data)
-    pairs = pairs_of(shards, max(options.sentences, options.steps * options.batch_size))
-    if options.steps:
-        teach(model, pairs, beside(shards, model, options.batch_size), tenth, options)
-    chosen = choose_map(model, [first for first, _ in pairs[: options.sentences]], tenth, options.sizes)
+    pairs = pairs_of(Shards(options.data), options.pairs)
+    firsts, seconds = ([pair[side] for pair in pairs] for side in (0, 1))
+    once, again, after = (read(model, texts, seed) for seed, texts in enumerate((firsts, firsts, seconds)))
+    maps: dict[str, SentenceMap | None] = {"the mean": None}
+    maps |= {f"whitened, {size}": whitened(once, size) for size in options.sizes if size <= once.shape[1]}
+    maps["learned"] = learned(once, again, after, options)
+    chosen = choose(model, maps, tenth)
     Model(model.to("cpu").albert, model.tokenizer, model.task, model.max_length, chosen).save(
         options.out, half=options.half
     )
@@ -95,81 +92,20 @@ def pairs_of(shards: Shards, count: int) -> list[tuple[str, str]]:
     return [found[i] for i in chance.permutation(len(found)).tolist()]
 
 
-# --- learning ---------------------------------------------------------------------------------------------------------
-
-
-def beside(shards: Shards, model: Model, pairs: int) -> PretrainingData:
-    """What goes on being learned, so that it is not forgotten."""
-    rows = max(1, BESIDE * pairs // model.max_length)
-    return PretrainingData(shards.training, shards.tokenizer, [Stage(0, rows, model.max_length)], seed=1)
-
-
-def teach(
-    model: Model,
-    pairs: list[tuple[str, str]],
-    text: PretrainingData,
-    tenth: list[TextInput],
-    options: argparse.Namespace,
-) -> None:
-    """Leave the model as it was when the tenth liked it best."""
-    optimizer = adamw(model.albert, weight_decay=0.01)
-    best, state = correlation(model, None, tenth), copied(model)
-    print(f"before: Spearman {best:.4f} on a tenth of the training pairs", flush=True)
-    for step, (first, second) in enumerate(
-        track(batches_of(pairs, options), total=options.steps, console=Console(stderr=True)), start=1
-    ):
-        share = (step - 0.5) / options.steps
-        for group in optimizer.param_groups:
-            group["lr"] = options.learning_rate * min(share / WARMUP, (1 - share) / (1 - WARMUP))
-        told, known = learn(model, optimizer, first, second, text.batch(step), torch.Generator().manual_seed(step))
-        if step % max(1, options.steps // options.looks) == 0 or step == options.steps:
-            now = correlation(model, None, tenth)
-            figures = ", ".join(f"{name} {value.item():.1%}" for name, value in known.items() if "accuracy" in name)
-            print(f"step {step}: found {told:.1%}, {figures}, Spearman {now:.4f}", flush=True)
-            if now > best:
-                best, state = now, copied(model)
-    model.albert.load_state_dict(state)
-
-
-def copied(model: Model) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in model.albert.state_dict().items()}
-
-
-def batches_of(pairs: list[tuple[str, str]], options: argparse.Namespace) -> Iterator[tuple[list[str], list[str]]]:
-    chance = random.Random(1)
-    for step in range(options.steps):
-        some = [pairs[(step * options.batch_size + i) % len(pairs)] for i in range(options.batch_size)]
-        yield [first for first, _ in some], [second if chance.random() < NEAR else first for first, second in some]
-
-
-def learn(
-    model: Model,
-    optimizer: torch.optim.Optimizer,
-    first: list[str],
-    second: list[str],
-    text: PretrainingBatch,
-    generator: torch.Generator,
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """One step; the share of sentences that found their own, and what pre-training says."""
-    device = model.device
-    model.albert.train()
-    batch = partly_hidden(model, first + second, generator).to(device)
-    masked, paired = (torch.tensor(max(1, len(what)), device=device) for what in (text.labels, text.swapped))
-    with torch.autocast(device.type, torch.bfloat16, enabled=model.bf16):
-        states = hidden_of(model.encoder, batch)  # (2N, L, H)
-        known = PretrainingObjective(model.albert)(
-            text.to(device), model.config.num_hidden_layers, model.max_length, masked, paired
-        )
-    means = states.float().sum(1) / batch.lengths[:, None]
-    one, other = F.normalize(means, dim=1).chunk(2)
-    alike = one @ other.T / TEMPERATURE  # (N, N)
-    own = torch.arange(len(one), device=device)
-    contrast = (F.cross_entropy(alike, own) + F.cross_entropy(alike.T, own)) / 2
-    optimizer.zero_grad(set_to_none=True)
-    (contrast + known["loss"]).backward()
-    torch.nn.utils.clip_grad_norm_(model.albert.parameters(), 1.0)
-    optimizer.step()
-    return (alike.argmax(1) == own).float().mean(), known
+@torch.inference_mode()
+def read(model: Model, texts: list[str], seed: int) -> np.ndarray:
+    """(N, H) means over tokens, some of which are hidden."""
+    generator, found = torch.Generator().manual_seed(seed), np.empty((len(texts), model.config.hidden_size), np.float32)
+    order = sorted(range(len(texts)), key=lambda number: len(texts[number]))  # texts of one length together
+    size = AT_ONCE[model.device.type]
+    model.albert.eval()
+    for start in track(range(0, len(texts), size), "reading", console=Console(stderr=True)):
+        some = order[start : start + size]
+        batch = partly_hidden(model, [texts[number] for number in some], generator).to(model.device)
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=model.bf16):
+            states = hidden_of(model.encoder, batch)  # (n, L, H)
+        found[some] = (states.float().sum(1) / batch.lengths[:, None]).cpu().numpy()
+    return found
 
 
 def partly_hidden(model: Model, texts: list[str], generator: torch.Generator) -> Batch:
@@ -181,14 +117,39 @@ def partly_hidden(model: Model, texts: list[str], generator: torch.Generator) ->
     return replace(batch, input_ids=batch.input_ids.masked_fill(hidden, tokenizer.mask_id))
 
 
-# --- the map ----------------------------------------------------------------------------------------------------------
+def learned(once: np.ndarray, again: np.ndarray, after: np.ndarray, options: argparse.Namespace) -> SentenceMap:
+    """The map by which a sentence finds itself, or the one after it, among the others of a batch."""
+    device, chance = pick_device("auto"), torch.Generator().manual_seed(0)
+    one, same, near = (torch.from_numpy(means).to(device) for means in (once, again, after))
+    middle, start = one.mean(0), half_white(once).to(device)
+    weight, bias = (value.requires_grad_() for value in (start, -start @ middle))
+    optimizer = torch.optim.AdamW([weight, bias], weight_decay=0.0)
+    own = torch.arange(options.batch_size, device=device)
+    for step in track(range(options.steps), "learning", console=Console(stderr=True)):
+        share = (step + 0.5) / options.steps
+        for group in optimizer.param_groups:
+            group["lr"] = options.learning_rate * min(share / WARMUP, (1 - share) / (1 - WARMUP))
+        chosen = torch.randint(len(one), (options.batch_size,), generator=chance).to(device)
+        is_near = (torch.rand(options.batch_size, 1, generator=chance) < NEAR).to(device)
+        left, right = one[chosen], torch.where(is_near, near[chosen], same[chosen])
+        left, right = (F.normalize(means @ weight.T + bias, dim=1) for means in (left, right))
+        alike = left @ right.T / TEMPERATURE  # (N, N)
+        optimizer.zero_grad()
+        (F.cross_entropy(alike, own) + F.cross_entropy(alike.T, own)).backward()
+        optimizer.step()
+    found = (alike.argmax(1) == own).float().mean().item()
+    print(f"learned: at the end {found:.1%} found their own among {options.batch_size}")
+    return SentenceMap(weight.detach().cpu().numpy(), bias.detach().cpu().numpy())
 
 
-def choose_map(model: Model, sentences: list[str], tenth: list[TextInput], sizes: list[int]) -> SentenceMap | None:
-    model.after = None
-    means = model.embed(sentences)
-    maps: dict[str, SentenceMap | None] = {"the mean": None}
-    maps |= {f"whitened, {size}": whitened(means, size) for size in sizes if size <= means.shape[1]}
+def half_white(means: np.ndarray) -> torch.Tensor:
+    """(H, H) after which strong directions are still stronger than weak ones, by a square root."""
+    spread, directions = np.linalg.eigh(np.cov(means.T))
+    scale = np.maximum(spread, 1e-6 * spread.max()) ** -0.25
+    return torch.from_numpy((directions * scale @ directions.T).astype(np.float32))
+
+
+def choose(model: Model, maps: dict[str, SentenceMap | None], tenth: list[TextInput]) -> SentenceMap | None:
     found = {name: correlation(model, after, tenth) for name, after in maps.items()}
     for name, value in found.items():
         print(f"{name}: Spearman {value:.4f} on a tenth of the training pairs")

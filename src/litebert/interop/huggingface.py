@@ -111,7 +111,7 @@ def save_folder(path: Path, folder: Folder, half: bool = False) -> None:
     folder.tokenizer.save(path, folder.max_length)
     with replacing(path / "model.safetensors") as temporary:
         safetensors.torch.save_file(tensors, temporary, metadata={"format": "pt"})
-    write_modules(path, folder.model.config.hidden_size, folder.max_length, folder.after)
+    write_modules(path, folder.model.config.hidden_size, folder.max_length, folder.after, half)
     write_json(path / "config.json", settings_of(folder))
 
 

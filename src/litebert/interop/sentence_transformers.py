@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.numpy
 
 from litebert.errors import CheckpointError
@@ -18,8 +19,8 @@ _MODULE = "sentence_transformers.models."
 _PLAIN = "torch.nn.modules.linear.Identity"  # an activation that does nothing
 
 
-def write_modules(path: Path, hidden: int, max_length: int, after: SentenceMap | None) -> None:
-    """The mean over tokens, and the map after it if there is one."""
+def write_modules(path: Path, hidden: int, max_length: int, after: SentenceMap | None, half: bool = False) -> None:
+    """The mean over tokens, and the map after it if there is one; `half`: in float16."""
     kinds = {"": "Transformer", "1_Pooling": "Pooling"} | ({} if after is None else {MAP: "Dense"})
     modules = [
         {"idx": number, "name": str(number), "path": place, "type": _MODULE + kind}
@@ -33,7 +34,9 @@ def write_modules(path: Path, hidden: int, max_length: int, after: SentenceMap |
         shape = {"in_features": hidden, "out_features": size, "bias": True, "activation_function": _PLAIN}
         write_json(path / MAP / "config.json", shape)
         with replacing(path / MAP / "model.safetensors") as temporary:
-            safetensors.numpy.save_file({"linear.weight": after.weight, "linear.bias": after.bias}, temporary)
+            tensors = {"linear.weight": after.weight, "linear.bias": after.bias}
+            kind = np.float16 if half else np.float32
+            safetensors.numpy.save_file({name: value.astype(kind) for name, value in tensors.items()}, temporary)
     write_json(path / "sentence_bert_config.json", {"max_seq_length": max_length})
     write_json(path / "modules.json", modules)
 
