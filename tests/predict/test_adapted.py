@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import tarfile
 from dataclasses import replace
@@ -129,7 +130,7 @@ def test_more_examples_and_classes_can_be_added(adapted: Adapted) -> None:
     again = more.add_examples(["is the shop closed on monday"], ["opening hours"])
     assert again.evidence.examples == 16
     assert adapted.evidence.examples == 12
-    assert litebert.adapt(more, ["is the shop closed on monday"], ["opening hours"]).evidence == replace(
+    assert adapt(more, ["is the shop closed on monday"], ["opening hours"]).evidence == replace(
         again.evidence, seconds=pytest.approx(again.evidence.seconds, abs=60)
     )
     with pytest.raises(DataError, match="class 'refund' is there already"):
@@ -355,6 +356,16 @@ def test_repetitions_count_once(model: Model) -> None:
     assert found.evidence.remarks[0] == "2 examples stand there twice and count once"
 
 
+def test_texts_with_two_labels_can_be_left_out(model: Model) -> None:
+    texts, labels = ["the rain", "eggs", "butter", "The rain", "eggs", "snow"], ["w", "f", "f", "f", "f", "w"]
+    found = adapt(model, texts, labels, skip_conflicts=True)
+    assert [record.text for record in found.given.records] == ["eggs", "butter", "snow"]
+    assert found.evidence.remarks[:2] == (
+        "1 examples stand there twice and count once",
+        "1 texts with two labels left out, the first: example 4: 'The rain' is 'f' here and 'w' in example 1",
+    )
+
+
 def test_a_hint_needs_four_of_a_class(base: Model) -> None:
     few = {label: some[:3] for label, some in FEW.items()}
     evidence = adapt(base, *pairs_of(few)).evidence
@@ -382,6 +393,12 @@ def test_scikit_learn_knows_what_to_do_with_it(base: Model) -> None:
     pipeline = make_pipeline(copy).fit(texts, labels)
     assert pipeline.predict(list(NEW)).tolist() == list(NEW.values())
     assert cross_val_score(litebert.FewShotClassifier(), texts, labels, cv=4).mean() > 0.6
+
+
+def test_a_fitted_classifier_can_be_sent_to_another_process(model: Model) -> None:
+    estimator = litebert.FewShotClassifier(model).fit(["the rain", "eggs", "the sea"], ["w", "f", "w"])
+    again = pickle.loads(pickle.dumps(estimator))
+    np.testing.assert_array_equal(again.predict_proba(["rain"]), estimator.predict_proba(["rain"]))
 
 
 def test_classes_of_scikit_learn_keep_their_type_and_order(model: Model) -> None:

@@ -13,7 +13,7 @@ from litebert.tasks.evidence import halves, losses_of, solve
 
 def test_a_name_counts_as_much_whether_one_is_left_out_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows at right angles to all others: what is left of the scores is what the name says."""
-    monkeypatch.setattr(evidence, "_best_scale", lambda *_: 1.0)
+    monkeypatch.setattr(evidence, "best_scale", lambda *_: 1.0)
     owners = np.array([0, 0, 1, 1, 1, 1, 0, 1])
     for number in (0, 2):
         likeness = np.eye(8)
@@ -38,7 +38,7 @@ def examples_of(sizes: list[int], seed: int, names: bool = False) -> tuple[np.nd
 def test_left_out_scores_are_those_of_solving_without_the_example(
     sizes: list[int], names: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evidence, "_best_scale", lambda *_: 1.0)
+    monkeypatch.setattr(evidence, "best_scale", lambda *_: 1.0)
     rows, owners = examples_of(sizes, seed, names)
     named = 3 if names else 0
     found = solve(rows @ rows.T, owners, 3, named, roughly=True)

@@ -57,13 +57,17 @@ def features_of(means: Tensor, tokens: Tensor | None) -> Tensor:  # (S, D, H), (
 def means_of(
     encoder: Encoder, depths: Sequence[int], frequency: Tensor, ids: Tensor, real: Tensor, type_ids: Tensor
 ) -> Tensor:  # (S, D, H)
-    """The mean hidden state after each of these passes; of two tokens the rarer counts more."""
+    """The mean hidden state after each of these passes."""
     if not depths:
         return torch.zeros(len(ids), 0, encoder.config.hidden_size, device=ids.device)
-    weight = COMMON / (COMMON + frequency[ids]) * real  # (S, L)
-    weight = (weight / weight.sum(1, keepdim=True))[..., None]
     states = encoder.after_passes(depths, ids, real, type_ids)
-    return torch.stack([(state.float() * weight).sum(1) for state in states], dim=1)
+    return torch.stack([mean_of(state, frequency[ids], real) for state in states], dim=1)
+
+
+def mean_of(states: Tensor, frequency: Tensor, real: Tensor) -> Tensor:  # (S, L, H), (S, L), (S, L) -> (S, H)
+    """The mean of tokens' states; of two tokens the rarer counts more."""
+    weight = COMMON / (COMMON + frequency) * real
+    return (states.float() * (weight / weight.sum(1, keepdim=True))[..., None]).sum(1)
 
 
 def tokens_of(ids: Tensor, real: Tensor, frequency: Tensor) -> Tensor:  # (S, L) -> (S, P)

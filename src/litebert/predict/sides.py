@@ -98,7 +98,7 @@ class Reader:
 
     def __init__(self, model: Model, texts: Sequence[str], advance: Callable[[int], None]) -> None:
         self._model, self._advance = model, advance
-        self.frequency = _frequency(model, texts)
+        self.frequency = frequency_of(model, texts)
 
     def __call__(self, texts: Sequence[str], tokens: bool = True) -> Seen:
         model, depths = self._model, depths_of(self._model)
@@ -132,7 +132,7 @@ def depths_of(model: Model) -> tuple[int, ...]:
     return tuple(sorted({depth for sides in candidates(model.config.num_hidden_layers) for depth in sides.depths}))
 
 
-def _frequency(model: Model, texts: Sequence[str]) -> Tensor:  # (V,)
+def frequency_of(model: Model, texts: Sequence[str]) -> Tensor:  # (V,)
     """By the vocabulary, or where it does not say, by the texts."""
     tokenizer, size = model.tokenizer, model.config.vocab_size
     scores = tokenizer.piece_scores()

@@ -2,33 +2,25 @@
 
 Examples:
   litebert adapt --examples ten_per_class.csv --out runs/adapted
+  litebert adapt --examples ten_per_class.csv --out runs/tuned --budget 600
   litebert adapt --model runs/adapted --examples more.csv --out runs/better
   echo 'my card has not arrived' | litebert predict --model runs/adapted
 
 The examples, a column of texts and one of labels, are read once by the model, which stays as it is; what tells them
-apart is solved for. How well that works is measured on every example by what is solved without it. An adapted model
-can be adapted again: examples are added to those it has, of old classes or new ones.
+apart is solved for. How well that works is measured on every example by what is solved without it. Where --budget has
+time for it, the model is also tuned on half of the examples and asked about the others, and kept so if that is better.
+An adapted model can be adapted again: examples are added to those it has, of old classes or new ones.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from litebert.builtin import DEFAULT
 from litebert.errors import DataError
 from litebert.recipes._shared import make_console, refuse_overwrite
-
-MISTAKES = 3
-"""Shown of those that are worst."""
-HINT = 40
-"""Examples from which on it can be guessed what others would bring."""
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from litebert.predict import Evidence
 
 
 @dataclass(frozen=True)
@@ -41,12 +33,14 @@ class Config:
     """Model folder, or the name of one that is built in or on the hub; or an adapted one, which gets more examples."""
     unlabelled: Path | None = None
     """More texts of the kind, without labels, a line or row each: they say what is usual."""
-    label_names: bool | None = None
-    """Let the names of the classes count as examples; by default if that helps."""
+    budget: float = 10.0
+    """Seconds that it may take, about; reading the examples once is the least. On a CPU tuning takes minutes."""
+    label_names: bool = True
+    """Let the names of the classes count as examples where that helps."""
     columns: tuple[str, ...] = ()
     """What stands where, if not under its usual name: text=sentence label=class, or text=1 label=2."""
     skip_bad: bool = False
-    """Leave out rows that cannot be read instead of stopping at the first."""
+    """Leave out rows that cannot be read, and texts that have two labels, instead of stopping at the first."""
     json: bool = False
     """Print JSON instead of sentences."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -57,10 +51,12 @@ def run(config: Config) -> None:
     import json
 
     from litebert.data.labelled import Source
-    from litebert.predict import Adapted, adapt, load
+    from litebert.predict import Adapted, load
+    from litebert.recipes._adapt_lines import lines_of
     from litebert.tasks import Classify
     from litebert.train.log import counting
     from litebert.train.runtime import has_bfloat16, pick_device
+    from litebert.tuning import adapt
 
     refuse_overwrite(config.out / "config.json", "a model")
     source = Source.of(config.columns, config.skip_bad)
@@ -78,10 +74,13 @@ def run(config: Config) -> None:
             model,
             [record.text for record in records],
             [record.label for record in records],
+            budget_s=config.budget,
             unlabelled=around,
-            label_names=config.label_names,
+            label_names=None if config.label_names else False,
+            skip_conflicts=config.skip_bad,
             places=[record.place for record in records],
             advance=lambda count: bar.advance(bar.task_ids[0], count),
+            say=lambda line: console.print(line, highlight=False, markup=False),
         )
     found.save(config.out)
     if source.skipped:
@@ -104,35 +103,6 @@ def run(config: Config) -> None:
         markup=False,
         soft_wrap=True,
     )
-
-
-def lines_of(evidence: Evidence) -> Iterator[str]:
-    """What somebody wants to know of it."""
-    yield f"{evidence.examples:,} examples of {evidence.classes:,} classes, {evidence.seconds:.1f} s"
-    yield from evidence.remarks
-    if evidence.accuracy is None:
-        yield "no class has two examples: nothing can be left out to see how well this works"
-    else:
-        yield (
-            f"of examples left out {evidence.accuracy:.0%} (± {evidence.margin or 0:.0%}) are told right; the largest "
-            f"class alone would get {evidence.chance:.0%}"
-        )
-        if evidence.accuracy <= evidence.chance:
-            yield (
-                "that is no better than guessing: give more examples, above all of rare classes (all classes count "
-                "alike here, however many examples they have), or check the labels"
-            )
-        for text, label, taken in evidence.mistakes[:MISTAKES]:
-            yield f"  {label}, taken for {taken}: {text[:80]}"
-    if evidence.examples >= HINT and evidence.with_half is not None and evidence.with_twice is not None:
-        yield (
-            f"with half of the examples it would be {evidence.with_half:.0%}; twice as many may give about "
-            f"{evidence.with_twice:.0%}"
-        )
-    passes = " and ".join(map(str, evidence.depths))
-    looked = [f"hidden states after {passes} passes"] * bool(passes) + ["the tokens themselves"] * evidence.tokens
-    looked += ["the names of the classes"] * evidence.label_names
-    yield f"what tells them apart best: {', '.join(looked)}"
 
 
 def _texts(path: Path, config: Config) -> list[str]:

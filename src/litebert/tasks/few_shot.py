@@ -41,8 +41,14 @@ class FewShot(Classify):
     name = "few-shot"
     head_name = "few_shot"
 
-    def __init__(self, labels: Sequence[str], levels: Sequence[float] = (), familiar: Sequence[float] = ()) -> None:
-        super().__init__(labels, pairs=False)
+    def __init__(
+        self,
+        labels: Sequence[str],
+        levels: Sequence[float] = (),
+        familiar: Sequence[float] = (),
+        pairs: bool | None = False,
+    ) -> None:
+        super().__init__(labels, pairs=pairs)
         self.levels = list(levels)
         """What a text of each class usually scores there."""
         self.familiar = sorted(familiar)
