@@ -95,10 +95,22 @@ def adapt(
     enough = instant.evidence.examples >= FEWEST * instant.evidence.classes
     if instant.tuning is not None or not enough:
         return instant
-    contest = _Contest(instant, evenly(unlabelled, MOST_UNLABELLED), began, budget_s, say)
-    found = contest.winner()
+    contest = _Contest(instant, evenly(unlabelled, MOST_UNLABELLED), say)
+    found = contest.winner(began, budget_s)
     found.evidence = replace(found.evidence, seconds=time.perf_counter() - began, tried=tuple(contest.tried))
     return found
+
+
+def tuned(instant: Adapted, tier: TunedTier) -> Adapted:
+    """What a tier makes of the examples of an adapted model, however long it takes and whatever it brings."""
+    contest = _Contest(instant)
+    return contest.made(tier, contest.asked(tier))
+
+
+def is_better(before: Asked, after: Asked) -> bool:
+    """By more than chance would usually have it: one standard error of the difference."""
+    gain = before.losses - after.losses
+    return bool(gain.mean() > gain.std() / len(gain) ** 0.5)
 
 
 @dataclass(frozen=True)
@@ -116,43 +128,44 @@ class _Contest:
     """Tiers against each other."""
 
     def __init__(
-        self, instant: Adapted, unlabelled: Sequence[str], began: float, budget_s: float, say: Callable[[str], None]
+        self, instant: Adapted, unlabelled: Sequence[str] = (), say: Callable[[str], None] = lambda line: None
     ) -> None:
         self.instant, self.unlabelled, self.say = instant, unlabelled, say
-        self.began, self.until = began, began + budget_s
         self.base, self.given, self.labels = instant.base, instant.given, instant.labels
         self.classes = _classes(self.given, self.labels)
         self.tried: list[tuple[Tier, float | None, float]] = []
 
-    def winner(self) -> Adapted:
+    def winner(self, began: float, budget_s: float) -> Adapted:
+        """The best of those that there is time for."""
         best: TunedTier | None = None
         asked: Asked | None = None
         for tier in TIERS:
-            seconds = self._seconds(tier)
-            if seconds > self.until - time.perf_counter():
-                self.tried.append((tier, None, time.perf_counter() - self.began + seconds))
+            here = time.perf_counter()
+            seconds, left = self._seconds(tier, began + budget_s - here), began + budget_s - time.perf_counter()
+            if seconds > left:
+                self.tried.append((tier, None, time.perf_counter() - began + seconds))
                 continue
             self.say(f"tier {tier}: about {seconds:.0f} s")
-            began = time.perf_counter()
             if asked is None:
-                asked = self._asked([half.instant for half in self._halves])
+                asked = self.asked("instant")
                 self.tried.insert(0, ("instant", asked.accuracy, self.instant.evidence.seconds))
-            other = self._asked([self._tuned(tier, half.learned, half.instant.evidence) for half in self._halves])
-            self.tried.append((tier, other.accuracy, time.perf_counter() - began))
-            gain = asked.losses - other.losses
-            if gain.mean() > gain.std() / len(gain) ** 0.5:
+            other = self.asked(tier)
+            self.tried.append((tier, other.accuracy, time.perf_counter() - here))
+            if is_better(asked, other):
                 best, asked = tier, other
-        if best is None or asked is None:
-            return self.instant
-        given = replace(self.given, around=Around.none(self.base) if self.unlabelled else self.given.around)
-        return self._tuned(best, given, self.instant.evidence, asked)
+        return self.instant if best is None or asked is None else self.made(best, asked)
 
-    def _seconds(self, tier: TunedTier) -> float:
+    def made(self, tier: TunedTier, asked: Asked) -> Adapted:
+        """Of all examples."""
+        given = replace(self.given, around=Around.none(self.base) if self.unlabelled else self.given.around)
+        return self._tuned(tier, given, self.instant.evidence, asked)
+
+    def _seconds(self, tier: TunedTier, left: float) -> float:
         """That a tier takes: by two steps, of which the second counts, since the first also warms up."""
         total, reading = len(self.classes), self.instant.evidence.seconds
         steps = steps_for(total) + 2 * steps_for(total // 2)
         guess = reading * (steps * min(BATCH, total) / total * WORK[tier] + READINGS)
-        if guess > HOPE * (self.until - time.perf_counter()):
+        if guess > HOPE * left:
             return guess
         taken: list[float] = []
         some = batch_at(self.classes, 0, 0)
@@ -173,8 +186,12 @@ class _Contest:
                 found.append(_Half(given, np.setdiff1d(asked, single), solved(self.base, given, judged=False)))
         return found
 
-    def _asked(self, models: Sequence[Adapted]) -> Asked:
-        """Each about the half that it has not learned."""
+    def asked(self, tier: Tier) -> Asked:
+        """Models that know one half, about the other."""
+        models = [
+            half.instant if tier == "instant" else self._tuned(tier, half.learned, half.instant.evidence)
+            for half in self._halves
+        ]
         numbers = np.concatenate([half.asked for half in self._halves])
         scores, familiar = [], []
         for model, half in zip(models, self._halves, strict=True):
