@@ -18,6 +18,7 @@ import litebert
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.predict import Adapted, Model, adapt
 from litebert.train.runtime import has_bfloat16
+from tests.tuning.words import OTHERS
 
 FEW = {
     "delivery": [
@@ -58,7 +59,7 @@ def adapted(base: Model) -> Adapted:
     return adapt(base, *pairs_of(FEW))
 
 
-def labels_of(model: Model, texts: list[str]) -> list[str]:
+def labels_of(model: Model, texts: list[Any]) -> list[str]:
     return [answer.label for answer in model.predict(texts)]
 
 
@@ -314,6 +315,52 @@ def test_damage_is_named(adapted: Adapted, tmp_path: Path, harm: str) -> None:
 def test_a_model_that_is_nowhere_cannot_be_named(model: Model, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="adapted in memory only"):
         adapt(model, ["the rain", "eggs"], ["weather", "food"]).save(tmp_path)
+
+
+# --- pairs ------------------------------------------------------------------------------------------------------------
+
+
+def pairs_that_say_the_same(count: int, seed: int) -> tuple[list[tuple[str, str]], list[str]]:
+    """Or not; what they are about is another thing each time."""
+    chance = np.random.default_rng(seed)
+    pairs, labels = [], []
+    for number in range(count):
+        first, second = (chance.choice(OTHERS, 5, replace=False).tolist() for _ in range(2))
+        labels.append(["same", "other"][number % 2])
+        pairs.append((" ".join(first), " ".join(chance.permutation(first) if labels[-1] == "same" else second)))
+    return pairs, labels
+
+
+def test_pairs_are_told_apart(model: Model, tmp_path: Path) -> None:
+    model.save(tmp_path / "base")
+    pairs, labels = pairs_that_say_the_same(20, 0)
+    found = adapt(litebert.load(tmp_path / "base"), pairs, labels)
+    asked, truth = pairs_that_say_the_same(40, 1)
+    answers = [answer.label for answer in found.predict(asked)]
+    assert np.mean([answer == label for answer, label in zip(answers, truth, strict=True)]) > 0.9
+    assert "apart" in found.evidence.views
+    assert not found.evidence.label_names  # a name is no pair
+    found.save(tmp_path / "few")
+    again = litebert.load(tmp_path / "few")
+    assert again.predict(asked) == found.predict(asked)
+    assert isinstance(again, Adapted)
+    assert again.add_examples([("eggs", "butter")], ["other"]).evidence.examples == 21
+    with pytest.raises(DataError, match="a single text, but this task is about pairs"):
+        again.predict(["alone"])
+    with pytest.raises(DataError, match="example 1: a single text among pairs"):
+        again.add_examples(["alone"], ["same"])
+    with pytest.raises(ConfigError, match="unlabelled texts say nothing of pairs"):
+        adapt(model, pairs, labels, unlabelled=["some text"])
+    with pytest.raises(DataError, match="example 1: '' is no text"):
+        adapt(model, [("eggs", ""), ("eggs", "milk")], ["same", "other"])
+
+
+def test_pairs_can_be_about_what_both_say(model: Model) -> None:
+    """Where the first is the same in all, and nothing says which of two is meant but the words."""
+    texts = [("the rain fell", f"{word} {number}") for number in range(6) for word in ("breakfast", "thunder")]
+    found = adapt(model, texts, ["food", "weather"] * 6)
+    assert "whole" in found.evidence.views
+    assert labels_of(found, [("the rain fell", "breakfast 7"), ("the rain fell", "thunder 9")]) == ["food", "weather"]
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------

@@ -29,9 +29,9 @@ from litebert.model.adapters import DepthAdapters
 from litebert.model.few_shot import FewShotHead
 from litebert.predict.given import Evidence, Given, Tuning
 from litebert.predict.model import Model
-from litebert.predict.sides import Around, Choice, Reader, Seen, Sides, readable, with_half
+from litebert.predict.sides import Around, Choice, Reader, Sides, readable, with_half
 from litebert.tasks.evidence import Solution, solve
-from litebert.tasks.few_shot import FewShot, familiarity, levels_of
+from litebert.tasks.few_shot import FewShot, familiarity, levels_of, pieces_for
 from litebert.tasks.text import TextInput
 
 SETTINGS, TENSORS, ADAPTERS = "few_shot.json", "few_shot.safetensors", "adapters."
@@ -114,7 +114,7 @@ class Adapted(Model):
             "encoder": _fingerprint(self.base), "labels": task.labels, "levels": task.levels,
             "familiar": task.familiar, "evidence": asdict(self.evidence), "label_names": self.given.label_names,
             "tuning": self.tuning and asdict(self.tuning), "around": self.given.around.count,
-            "examples": [[record.text, record.label] for record in self.given.records],
+            "examples": [[*record.texts, record.label] for record in self.given.records],
         })  # fmt: skip
 
 
@@ -137,7 +137,8 @@ class Saved:
     label_names: bool | None
     tuning: dict[str, Any] | None
     around: int
-    examples: list[tuple[str, str]]
+    examples: list[list[str]]
+    """A text or a pair, and its label."""
 
     @staticmethod
     def is_at(path: Path) -> bool:
@@ -169,18 +170,21 @@ class Saved:
         try:
             evidence = Evidence(**_tuples(self.evidence))
             tuning = None if self.tuning is None else Tuning(
-                **_tuples(self.tuning) | {"sides": Sides(evidence.depths, evidence.tokens)})  # fmt: skip
-            shape, tensors = base.config, safetensors.torch.load_file(self.path / TENSORS)
+                **_tuples(self.tuning) | {"sides": evidence.sides})  # fmt: skip
+            tensors = safetensors.torch.load_file(self.path / TENSORS)
             around = Around(self.around, tensors.pop("around").numpy())
             learned = {name: tensors.pop(name) for name in list(tensors) if name.startswith(ADAPTERS)}
             adapters = _adapters_of({name.removeprefix(ADAPTERS): value for name, value in learned.items()})
-            head = FewShotHead(shape.hidden_size, shape.vocab_size, evidence.depths, evidence.tokens, len(self.labels))
+            records = tuple(
+                TextInput(text, other[0] if other else None, label) for text, *other, label in self.examples
+            )
+            pairs = records[0].text_b is not None
+            head = _empty_head(base, evidence.sides, pairs, len(self.labels))
             head.load_state_dict(tensors)
-            records = tuple(TextInput(text, label=label) for text, label in self.examples)
         except (KeyError, TypeError, ValueError, RuntimeError, OSError, safetensors.SafetensorError) as error:
             problem = str(error).splitlines()[0]
             raise CheckpointError(f"{self.path}: is damaged ({problem}); adapt again") from error
-        task = FewShot(self.labels, self.levels, self.familiar)
+        task = FewShot(self.labels, self.levels, self.familiar, pairs)
         return Adapted(base, task, head, Given(records, self.label_names, around), evidence, tuning, adapters)
 
 
@@ -204,7 +208,7 @@ def _adapters_of(tensors: dict[str, torch.Tensor]) -> DepthAdapters | None:
 
 def adapt(
     model: Model,
-    texts: Sequence[str],
+    texts: Sequence[str | tuple[str, str]],
     labels: Sequence[Any],
     *,
     unlabelled: Sequence[str] = (),
@@ -213,7 +217,8 @@ def adapt(
     places: Sequence[str] = (),
     advance: Callable[[int], None] = lambda count: None,
 ) -> Adapted:
-    """A classifier from a handful of labelled texts, in little more than the time it takes to read them once.
+    """A classifier from a handful of labelled texts, or pairs of them, in little more than the time it takes to read
+    them once.
 
     To an adapted model the examples are added. `unlabelled` texts say what is usual. `label_names`: let the names of
     the classes count as examples; None: if that helps. `skip_conflicts`: leave out texts that have two labels.
@@ -225,18 +230,26 @@ def adapt(
         raise DataError(f"adapt takes a list of texts and as many labels; got {len(texts)} and {len(labels)}")
     if not all(isinstance(text, str) and text.strip() for text in unlabelled):
         raise DataError("unlabelled must be strings with something in them; leave the others out")
-    old, around = ((), Around.none(model)) if not isinstance(model, Adapted) else (
+    pairs = not isinstance(texts[0], str)
+    if pairs and len(unlabelled):
+        raise ConfigError("unlabelled texts say nothing of pairs; leave them out")
+    old, around = ((), Around.none(model, pairs)) if not isinstance(model, Adapted) else (
         model.given.records, model.given.around)  # fmt: skip
     if isinstance(model, Adapted) and label_names is None:
         label_names = model.given.label_names
-    where = [f"{record.text[:30]!r} of before" for record in old]
+    where = [f"{record.shown[:30]!r} of before" for record in old]
     where += places or [f"example {number}" for number in range(1, len(texts) + 1)]
-    before = [record.text for record in old], [record.label for record in old]
+    before = [given_as(record) for record in old], [record.label for record in old]
     given = Given.of([*before[0], *texts], [*before[1], *labels], where, label_names, around, skip_conflicts)
     some = evenly(unlabelled, MOST_UNLABELLED)
     if isinstance(model, Adapted):
         return solved(model.base, given, some, advance, tuning=model.tuning, adapters=model.adapters)
     return solved(model, given, some, advance)
+
+
+def given_as(record: TextInput) -> str | tuple[str, str]:
+    """As somebody would give it."""
+    return record.text if record.text_b is None else (record.text, record.text_b)
 
 
 def evenly(texts: Sequence[str], most: int) -> list[str]:
@@ -252,10 +265,13 @@ def solved(
     began = time.perf_counter()
     records, task = given.records, FewShot.learn_labels(given.records)
     classes, count = np.array(task.targets(records)), len(task.labels)
-    reader = Reader(_seen_through(base, adapters), [*(record.text for record in records), *unlabelled], advance)
-    names = readable(task.labels, given.label_names if tuning is None else tuning.label_names)
-    seen = reader([*(record.text for record in records), *names.values()])
-    around = given.around.with_more(reader(unlabelled, tokens=False).means) if unlabelled else given.around
+    more = [TextInput(text) for text in unlabelled]
+    reader = Reader(_seen_through(base, adapters), [*records, *more], advance)
+    # a name is no pair, so there it says nothing
+    wanted = False if task.pairs else given.label_names if tuning is None else tuning.label_names
+    names = readable(task.labels, wanted)
+    seen = reader([*records, *(TextInput(name) for name in names.values())])
+    around = given.around.with_more(reader(more, tokens=False).means) if more else given.around
     # names are in it too: a centre that knows only examples lies nearer to the one left out than to the names
     centre = around.centre(seen.means)
     named = np.array(list(names), dtype=int)
@@ -275,15 +291,19 @@ def solved(
         max(Counter(classes.tolist()).values()) / len(classes),
         with_half(rows, owners, len(records)) if told is not None else None,
         sides.depths, sides.tokens, use_names, solution.ridge, time.perf_counter() - began,
-        _mistakes(records, task, told, solution), given.remarks,
+        _mistakes(records, task, told, solution), given.remarks, sides.views,
     )  # fmt: skip
     matrix = rows.T @ solution.weights
     if tuning is not None:
         evidence, familiar = _by_others(evidence, tuning), tuning.familiar
         matrix, levels = matrix * tuning.scale, [level * tuning.scale for level in levels]
-    head = _head(base, reader, seen, sides, centre, matrix)
+    head = _empty_head(base, sides, reader.pairs, count)
+    head.frequency.copy_(reader.frequency)
+    head.centre.copy_(torch.from_numpy(centre[seen.places(sides)]))
+    head.matrix.copy_(torch.from_numpy(matrix))
     kept = Given(records, given.label_names, around)
-    return Adapted(base, FewShot(task.labels, levels, familiar), head, kept, evidence, tuning, adapters)
+    task = FewShot(task.labels, levels, familiar, task.pairs)
+    return Adapted(base, task, head, kept, evidence, tuning, adapters)
 
 
 def _usual(solution: Solution, rows: np.ndarray, sizes: np.ndarray) -> tuple[list[float], Sequence[float]]:
@@ -326,15 +346,9 @@ def shell(base: Model, adapters: DepthAdapters | None) -> Albert:
     return albert.requires_grad_(False).train(base.albert.training)
 
 
-def _head(
-    model: Model, reader: Reader, seen: Seen, sides: Sides, centre: np.ndarray, matrix: np.ndarray
-) -> FewShotHead:
-    shape = model.config
-    head = FewShotHead(shape.hidden_size, shape.vocab_size, sides.depths, sides.tokens, matrix.shape[1])
-    head.frequency.copy_(reader.frequency)
-    head.centre.copy_(torch.from_numpy(centre[[seen.depths.index(depth) for depth in sides.depths]]))
-    head.matrix.copy_(torch.from_numpy(matrix))
-    return head
+def _empty_head(base: Model, sides: Sides, pairs: bool, classes: int) -> FewShotHead:
+    shape, pieces = base.config, pieces_for(pairs) * sides.tokens
+    return FewShotHead(shape.hidden_size, shape.vocab_size, sides.depths, pieces, classes, sides.views)
 
 
 def _accuracy(told: np.ndarray | None, classes: np.ndarray) -> float | None:
@@ -348,7 +362,7 @@ def _mistakes(
         return ()
     worst = solution.asked[np.argsort(-solution.losses)]
     wrong = [number for number in worst if task.labels[told[number]] != records[number].label]
-    return tuple((records[number].text, records[number].label, task.labels[told[number]]) for number in wrong[:SHOWN])
+    return tuple((records[number].shown, records[number].label, task.labels[told[number]]) for number in wrong[:SHOWN])
 
 
 def _fingerprint(model: Model) -> str:

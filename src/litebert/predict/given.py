@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from litebert.errors import DataError
+from litebert.model.few_shot import View
 from litebert.predict.sides import Around, Sides
 from litebert.tasks.few_shot import FewShot
 from litebert.tasks.text import TextInput
@@ -33,7 +34,7 @@ class Evidence:
     depths: tuple[int, ...]
     """After which passes the text is looked at."""
     tokens: bool
-    """Do the tokens themselves count too?"""
+    """Do the tokens themselves count too, or those that two texts share?"""
     label_names: bool
     """Are the names of the classes examples too?"""
     ridge: float
@@ -42,10 +43,17 @@ class Evidence:
     mistakes: tuple[tuple[str, str, str], ...] = ()
     """Up to five examples that were told wrong, the worst first: text, label, and what it was taken for."""
     remarks: tuple[str, ...] = ()
+    views: tuple[View, ...] = ("whole",)
+    """Of pairs: both texts together, or how far they lie apart."""
     tier: Tier = "instant"
     tried: tuple[tuple[Tier, float | None, float], ...] = ()
     """The tiers, the share of each half of the examples that each tells right by the other half, and the seconds that
     it took; for None, that it would take."""
+
+    @property
+    def sides(self) -> Sides:
+        """From where texts are looked at."""
+        return Sides(self.depths, self.tokens, self.views)
 
     @property
     def margin(self) -> float | None:
@@ -109,6 +117,9 @@ class Given:
             if not skip_conflicts:
                 raise DataError(f"{where}: {both}; correct one of them, or leave both out (--skip-bad)")
             conflicts.setdefault(key, f"{where}: {both}")
+        if len({record.text_b is None for record in found.values()}) > 1:
+            odd = next(record for record in found.values() if record.text_b is None)
+            raise DataError(f"{odd.where}: a single text among pairs; give all of them text_a and text_b, or none")
         kept = tuple(record for key, record in found.items() if key not in conflicts)
         if len(kept) > MOST_EXAMPLES:
             raise DataError(
@@ -122,12 +133,15 @@ class Given:
 
 
 def _record(text: Any, label: Any, where: str) -> TextInput:
-    if not isinstance(text, str) or not text.strip():
-        raise DataError(f"{where}: {str(text)[:40]!r} is no text; give a string with something in it")
+    pair = list(text) if isinstance(text, (tuple, list)) and len(text) == 2 else [text]
+    for one in pair:
+        if not isinstance(one, str) or not one.strip():
+            raise DataError(f"{where}: {str(one)[:40]!r} is no text; give a string with something in it")
     name = FewShot.parse_label(label, where) if label is not None else None
+    record = TextInput(pair[0], pair[1] if len(pair) > 1 else None, name, where)
     if name is None:
-        raise DataError(f"{where}: {text[:40]!r} has no label; give it one, or leave it out")
-    return TextInput(text, label=name, where=where)
+        raise DataError(f"{where}: {record.shown[:40]!r} has no label; give it one, or leave it out")
+    return record
 
 
 def _of_single_ones(records: Sequence[TextInput]) -> list[str]:

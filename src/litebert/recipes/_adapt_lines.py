@@ -40,7 +40,8 @@ def lines_of(evidence: Evidence) -> Iterator[str]:
         )
     yield from _tiers(evidence)
     passes = " and ".join(map(str, evidence.depths))
-    looked = [f"hidden states after {passes} passes"] * bool(passes) + ["the tokens themselves"] * evidence.tokens
+    views = {"whole": f"hidden states after {passes} passes", "apart": f"how far two lie apart after {passes} passes"}
+    looked = [views[view] for view in evidence.views if passes] + ["their tokens"] * evidence.tokens
     looked += ["the names of the classes"] * evidence.label_names
     yield f"what tells them apart best: {', '.join(looked)}"
 

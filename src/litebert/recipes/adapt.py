@@ -26,7 +26,7 @@ from litebert.recipes._shared import make_console, refuse_overwrite
 @dataclass(frozen=True)
 class Config:
     examples: Path
-    """Labelled texts: CSV, TSV, JSONL or Parquet, a few of every class."""
+    """Labelled texts, or pairs of them (text_a, text_b): CSV, TSV, JSONL or Parquet, a few of every class."""
     out: Path
     """Folder for the examples and what was solved; it needs --model beside it."""
     model: str = DEFAULT
@@ -52,6 +52,7 @@ def run(config: Config) -> None:
 
     from litebert.data.labelled import Source
     from litebert.predict import Adapted, load
+    from litebert.predict.adapted import given_as
     from litebert.recipes._adapt_lines import lines_of
     from litebert.tasks import Classify
     from litebert.train.log import counting
@@ -61,10 +62,6 @@ def run(config: Config) -> None:
     refuse_overwrite(config.out / "config.json", "a model")
     source = Source.of(config.columns, config.skip_bad)
     records = Classify.read(config.examples, source)
-    if pair := next((record for record in records if record.text_b is not None), None):
-        raise DataError(
-            f"{pair.place}: a pair of texts; adapt is about single ones: name the column with --columns text="
-        )
     around = [] if config.unlabelled is None else _texts(config.unlabelled, config)
     model, console = load(config.model).to(pick_device(config.device)), make_console()
     reader = model.base if isinstance(model, Adapted) else model
@@ -72,7 +69,7 @@ def run(config: Config) -> None:
     with counting(console, "reading", len(records) + len(around)) as bar:
         found = adapt(
             model,
-            [record.text for record in records],
+            [given_as(record) for record in records],
             [record.label for record in records],
             budget_s=config.budget,
             unlabelled=around,

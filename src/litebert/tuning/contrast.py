@@ -119,7 +119,7 @@ class _Lesson:
         task = FewShot(["no", "class"], pairs=None)
         windows = task.features(records, base.tokenizer, min(LENGTH, base.max_length))
         self.examples = [Example(example.sequences[:1]) for example in windows]
-        self.frequency = frequency_of(base, [record.text for record in records]).to(base.device)
+        self.frequency = frequency_of(base, [text for record in records for text in record.texts]).to(base.device)
 
     def batch(self, chosen: Sequence[int] | np.ndarray) -> Batch:
         examples = [self.examples[number] for number in chosen]

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from litebert.errors import ConfigError
+from litebert.model.few_shot import View
 from litebert.predict import Adapted, Model
 from litebert.predict import adapt as adapt_instantly
 from litebert.predict.adapted import MOST_UNLABELLED, SHOWN, evenly, solved
@@ -66,7 +67,7 @@ class Asked:
 
 def adapt(
     model: Model,
-    texts: Sequence[str],
+    texts: Sequence[str | tuple[str, str]],
     labels: Sequence[Any],
     *,
     budget_s: float = 10.0,
@@ -77,7 +78,7 @@ def adapt(
     advance: Callable[[int], None] = lambda count: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Adapted:
-    """A classifier from a handful of labelled texts, in about `budget_s` seconds.
+    """A classifier from a handful of labelled texts, or pairs of them, in about `budget_s` seconds.
 
     Reading them once is the least that it takes. Where there is time for more, the model is tuned to them, if examples
     that it was not tuned on say that this is better. An adapted model gets more examples and is not tuned again.
@@ -157,7 +158,8 @@ class _Contest:
 
     def made(self, tier: TunedTier, asked: Asked) -> Adapted:
         """Of all examples."""
-        given = replace(self.given, around=Around.none(self.base) if self.unlabelled else self.given.around)
+        nothing = Around.none(self.base, self.given.records[0].text_b is not None)  # of how the tuned model reads
+        given = replace(self.given, around=nothing)
         return self._tuned(tier, given, self.instant.evidence, asked)
 
     def _seconds(self, tier: TunedTier, left: float) -> float:
@@ -208,7 +210,8 @@ class _Contest:
         owners = np.concatenate([_classes(given, self.labels), np.array(list(names), dtype=int)])
         model, adapters = tune(self.base, records, owners, tier)
         depths = tuple(sorted({*before.depths, self.base.config.num_hidden_layers}))
-        tuning = Tuning(tier, Sides(depths, before.tokens), before.label_names, before.ridge)
+        views: tuple[View, ...] = tuple(dict.fromkeys(("whole", *before.views)))  # what was tuned must be seen
+        tuning = Tuning(tier, Sides(depths, before.tokens, views), before.label_names, before.ridge)
         if asked is not None:
             tuning = replace(
                 tuning, scale=asked.scale, familiar=tuple(asked.familiar.tolist()), accuracy=asked.accuracy,
