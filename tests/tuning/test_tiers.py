@@ -129,15 +129,15 @@ def test_labels_that_mean_nothing_are_told_no_better_than_by_chance(
     """However much was tuned: left out of the equation alone, the examples would all look right."""
     monkeypatch.setattr(contrast, "LEAST_STEPS", 25)
     monkeypatch.setitem(contrast.RATES, tier, 1e-2)
-    shares = []
+    shares, sure = [], []
     for seed in range(4):
         texts, labels = texts_of(40, seed, meaningless=True)
         found = tuned(adapt(model, texts, labels, budget_s=0, label_names=False), tier)
         assert found.evidence.tier == tier
         shares.append(found.evidence.accuracy)
-        sure = np.mean([answer.probability for answer in found.predict(texts_of(40, 50)[0])])
-        assert sure < 0.75
+        sure += [answer.probability for answer in found.predict(texts_of(40, 50)[0])]
     assert np.mean(shares) < 0.6
+    assert np.mean(sure) < 0.7
 
 
 def test_a_handful_of_each_class_is_needed(model: Model) -> None:

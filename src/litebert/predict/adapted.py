@@ -296,7 +296,8 @@ def solved(
     matrix = rows.T @ solution.weights
     if tuning is not None:
         evidence, familiar = _by_others(evidence, tuning), tuning.familiar
-        matrix, levels = matrix * tuning.scale, [level * tuning.scale for level in levels]
+        factor = tuning.scale / solution.scale
+        matrix, levels = matrix * factor, [level * factor for level in levels]
     head = _empty_head(base, sides, reader.pairs, count)
     head.frequency.copy_(reader.frequency)
     head.centre.copy_(torch.from_numpy(centre[seen.places(sides)]))

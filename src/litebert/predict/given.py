@@ -81,7 +81,7 @@ class Tuning:
     label_names: bool
     ridge: float
     scale: float = 1.0
-    """Of the scores, so that probabilities suit."""
+    """Of what the equation says, so that probabilities suit."""
     familiar: tuple[float, ...] = ()
     """How familiar those examples look."""
     accuracy: float = 0.0

@@ -35,6 +35,8 @@ class Solution:
     """(M,) of their probabilities, in nats."""
     ridge: float
     """The penalty."""
+    scale: float
+    """That is in the weights and the scores."""
 
     @property
     def loss(self) -> float:
@@ -72,7 +74,7 @@ def solve(
         scale = best_scale(left_out, truth, roughly) if len(known) else USUAL_SCALE
         losses = losses_of(left_out * scale, truth)
         if best is None or losses.mean() < best.loss:
-            best = Solution(weights * scale, left_out * scale, known, truth, losses, penalty)
+            best = Solution(weights * scale, left_out * scale, known, truth, losses, penalty, scale)
     assert best is not None
     return best
 

@@ -190,13 +190,11 @@ class _Contest:
 
     def asked(self, tier: Tier) -> Asked:
         """Models that know one half, about the other."""
-        models = [
-            half.instant if tier == "instant" else self._tuned(tier, half.learned, half.instant.evidence)
-            for half in self._halves
-        ]
         numbers = np.concatenate([half.asked for half in self._halves])
         scores, familiar = [], []
-        for model, half in zip(models, self._halves, strict=True):
+        for half in self._halves:
+            before = half.instant.evidence
+            model = half.instant if tier == "instant" else self._tuned(tier, half.learned, before)
             scores.append(model.scores_of([self.given.records[number] for number in half.asked]))
             familiar.append(familiarity(scores[-1], model.levels))
         truth = self.classes[numbers]
