@@ -94,6 +94,34 @@ def test_pairs_are_adapted_to_predicted_and_evaluated(tmp_path: Path, capsys: py
     assert json.loads(capsys.readouterr().out)["metrics"]["accuracy"] == 1
 
 
+def test_a_tagger_is_made_from_a_few_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = ["{} lives in {}", "yesterday {} went to {}", "{} was born in {}", "we met {} in {}"]
+    people, places = ["Anna", "Peter", "Maria", "John"], ["Paris", "London", "Berlin", "Rome"]
+    lines = []
+    for number in range(12):
+        who, where = people[number % 4], places[number // 3]
+        for word in said[number % 3].format(who, where).split():
+            lines.append(f"{word} {'B-PER' if word == who else 'B-LOC' if word == where else 'O'}")
+        lines.append("")
+    few, out = tmp_path / "few.conll", tmp_path / "out"
+    few.write_text("\n".join(lines), encoding="utf-8")
+    assert litebert("adapt", "--task", "tag", "--examples", few, "--out", out) == 0
+    told = capsys.readouterr().err
+    assert "12 sentences with 24 spans of 2 kinds" in told
+    assert "in sentences left out spans are found with an F1 of " in told
+    (tmp_path / "new.txt").write_text("we met Peter in London\n", encoding="utf-8")
+    assert litebert("predict", "--model", out, "--input", tmp_path / "new.txt") == 0
+    spans = json.loads(capsys.readouterr().out)["spans"]
+    assert [(span["text"], span["label"]) for span in spans] == [("Peter", "PER"), ("London", "LOC")]
+    assert litebert("evaluate", "--model", out, "--data", few, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["f1"] > 0.8
+    assert litebert("adapt", "--task", "tag", "--examples", few, "--out", out) == 2
+    assert "already holds a model" in capsys.readouterr().err
+    given = ("--examples", few, "--out", tmp_path / "no", "--unlabelled", few)
+    assert litebert("adapt", "--task", "tag", *given) == 2
+    assert "--unlabelled says nothing of tags" in capsys.readouterr().err
+
+
 def test_somebody_s_results_stay(few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert litebert("adapt", "--examples", few, "--out", tmp_path / "out") == 0
     before = (tmp_path / "out" / "few_shot.json").read_bytes()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from litebert.predict import Evidence
+from litebert.predict.tagger import TagEvidence
 
 MISTAKES = 3
 """Shown of those that are worst."""
@@ -44,6 +45,19 @@ def lines_of(evidence: Evidence) -> Iterator[str]:
     looked = [views[view] for view in evidence.views if passes] + ["their tokens"] * evidence.tokens
     looked += ["the names of the classes"] * evidence.label_names
     yield f"what tells them apart best: {', '.join(looked)}"
+
+
+def lines_of_tags(evidence: TagEvidence) -> Iterator[str]:
+    """The same of a tagger."""
+    yield (
+        f"{evidence.sentences:,} sentences with {evidence.spans:,} spans of {evidence.kinds:,} kinds, "
+        f"{evidence.seconds:.1f} s"
+    )
+    if evidence.f1 is None:
+        yield "one sentence only: nothing can be left out to see how well this works"
+    else:
+        yield f"in sentences left out spans are found with an F1 of {evidence.f1:.2f}"
+    yield f"what tells words best: hidden states after {evidence.depth} passes"
 
 
 def _tiers(evidence: Evidence) -> Iterator[str]:

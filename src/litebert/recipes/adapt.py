@@ -4,31 +4,44 @@ Examples:
   litebert adapt --examples ten_per_class.csv --out runs/adapted
   litebert adapt --examples ten_per_class.csv --out runs/tuned --budget 600
   litebert adapt --model runs/adapted --examples more.csv --out runs/better
+  litebert adapt --task tag --examples few.conll --out runs/tagger
   echo 'my card has not arrived' | litebert predict --model runs/adapted
 
 The examples, a column of texts and one of labels, are read once by the model, which stays as it is; what tells them
 apart is solved for. How well that works is measured on every example by what is solved without it. Where --budget has
 time for it, the model is also tuned on half of the examples and asked about the others, and kept so if that is better.
-An adapted model can be adapted again: examples are added to those it has, of old classes or new ones.
+An adapted model can be adapted again: examples are added to those it has, of old classes or new ones. For --task tag
+the examples are sentences with marked spans; nothing is tuned, and what comes out is a whole model.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from litebert.builtin import DEFAULT
-from litebert.errors import DataError
+from litebert.errors import ConfigError, DataError
 from litebert.recipes._shared import make_console, refuse_overwrite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+    from litebert.predict import Model
 
 
 @dataclass(frozen=True)
 class Config:
     examples: Path
-    """Labelled texts, or pairs of them (text_a, text_b): CSV, TSV, JSONL or Parquet, a few of every class."""
+    """Labelled texts, or pairs of them (text_a, text_b): CSV, TSV, JSONL or Parquet, a few of every class. For tag:
+    CoNLL columns, or JSONL with spans."""
     out: Path
     """Folder for the examples and what was solved; it needs --model beside it."""
+    task: Literal["classify", "tag"] = "classify"
+    """What to learn: a class for each text, or spans in it."""
     model: str = DEFAULT
     """Model folder, or the name of one that is built in or on the hub; or an adapted one, which gets more examples."""
     unlabelled: Path | None = None
@@ -52,54 +65,73 @@ def run(config: Config) -> None:
 
     from litebert.data.labelled import Source
     from litebert.predict import Adapted, load
-    from litebert.predict.adapted import given_as
-    from litebert.recipes._adapt_lines import lines_of
-    from litebert.tasks import Classify
+    from litebert.tasks import TASKS, Tag
     from litebert.train.log import counting
     from litebert.train.runtime import has_bfloat16, pick_device
-    from litebert.tuning import adapt
 
     refuse_overwrite(config.out / "config.json", "a model")
+    is_tag = config.task == Tag.name
+    if is_tag and config.unlabelled is not None:
+        raise ConfigError("--unlabelled says nothing of tags; leave it out")
     source = Source.of(config.columns, config.skip_bad)
-    records = Classify.read(config.examples, source)
+    task: Any = TASKS[config.task]
+    records = task.read(config.examples, source)
     around = [] if config.unlabelled is None else _texts(config.unlabelled, config)
     model, console = load(config.model).to(pick_device(config.device)), make_console()
     reader = model.base if isinstance(model, Adapted) else model
     reader.bf16 = has_bfloat16(model.device)  # twice as fast on a CPU too, and no worse
     with counting(console, "reading", len(records) + len(around)) as bar:
-        found = adapt(
-            model,
-            [given_as(record) for record in records],
-            [record.label for record in records],
-            budget_s=config.budget,
-            unlabelled=around,
-            label_names=None if config.label_names else False,
-            skip_conflicts=config.skip_bad,
-            places=[record.place for record in records],
-            advance=lambda count: bar.advance(bar.task_ids[0], count),
-            say=lambda line: console.print(line, highlight=False, markup=False),
-        )
+        learn = partial(_tagger, config) if is_tag else partial(_classifier, config, around, console)
+        found, told, lines = learn(model, records, lambda count: bar.advance(bar.task_ids[0], count))
     found.save(config.out)
     if source.skipped:
         console.print(f"{len(source.skipped):,} rows left out, the first: {source.skipped[0]}", markup=False)
     if config.json:
-        print(
-            json.dumps(
-                asdict(found.evidence) | {"margin": found.evidence.margin, "with_twice": found.evidence.with_twice},
-                ensure_ascii=False,
-            )
-        )
+        print(json.dumps(told, ensure_ascii=False))
         return
-    for line in lines_of(found.evidence):
+    asked = f"litebert evaluate --model {config.out} --data {'test.conll' if is_tag else 'test.csv'}"
+    next_one = f"next: echo 'a new text' | litebert predict --model {config.out}, or {asked}"
+    for line in (*lines, f"saved in {config.out}", next_one):
         console.print(line, highlight=False, markup=False)
-    console.print(f"saved in {config.out}", highlight=False, markup=False)
-    console.print(
-        f"next: echo 'a new text' | litebert predict --model {config.out}, or litebert evaluate --model {config.out} "
-        "--data test.csv",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
+
+
+def _classifier(
+    config: Config, around: list[str], console: Console, model: Model, records: list[Any], advance: Any
+) -> tuple[Model, dict[str, Any], Iterator[str]]:
+    """The model, what speaks for it, and that in words."""
+    from litebert.predict.adapted import given_as
+    from litebert.recipes._adapt_lines import lines_of
+    from litebert.tuning import adapt
+
+    found = adapt(
+        model,
+        [given_as(record) for record in records],
+        [record.label for record in records],
+        budget_s=config.budget,
+        unlabelled=around,
+        label_names=None if config.label_names else False,
+        skip_conflicts=config.skip_bad,
+        places=[record.place for record in records],
+        advance=advance,
+        say=lambda line: console.print(line, highlight=False, markup=False),
     )
+    evidence = found.evidence
+    told = asdict(evidence) | {"margin": evidence.margin, "with_twice": evidence.with_twice}
+    return found, told, lines_of(evidence)
+
+
+def _tagger(
+    config: Config, model: Model, records: list[Any], advance: Any
+) -> tuple[Model, dict[str, Any], Iterator[str]]:
+    """The same for spans."""
+    from litebert.predict import Adapted
+    from litebert.predict.tagger import adapt_tags
+    from litebert.recipes._adapt_lines import lines_of_tags
+
+    if isinstance(model, Adapted):
+        raise ConfigError(f"{config.model} tells classes already; give the --model that it was made from")
+    found, evidence = adapt_tags(model, records, advance)
+    return found, asdict(evidence), lines_of_tags(evidence)
 
 
 def _texts(path: Path, config: Config) -> list[str]:
