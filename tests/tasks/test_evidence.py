@@ -82,6 +82,16 @@ def test_probabilities_of_what_is_left_out_suit_it() -> None:
         assert losses_of(found.left_out * scale, found.truth).mean() > found.loss
 
 
+def test_a_penalty_that_is_given_is_used() -> None:
+    rows, owners = examples_of([4, 4, 4], 0)
+    chosen = solve(rows @ rows.T, owners, 3)
+    again = solve(rows @ rows.T, owners, 3, ridge=chosen.ridge)
+    np.testing.assert_array_equal(again.weights, chosen.weights)
+    assert solve(rows @ rows.T, owners, 3, ridge=7.0).ridge == 7.0
+    assert solve(rows @ rows.T, owners, 3, roughly=True).ridge == evidence.USUAL_RIDGE
+    assert not np.allclose(solve(rows @ rows.T, owners, 3, ridge=7.0).weights, chosen.weights)
+
+
 def test_nobody_is_sure_after_a_handful() -> None:
     rows, owners = np.eye(2).repeat(4, axis=0), np.repeat([0, 1], 4)
     sure = [np.exp(scores).max() / np.exp(scores).sum() for scores in solve(rows @ rows.T, owners, 2).left_out]

@@ -106,7 +106,8 @@ def test_small_changes_are_saved_beside_the_examples(
     model.save(tmp_path / "base")
     base = litebert.load(tmp_path / "base")
     texts, labels = texts_of(32, 2)
-    found = adapt(base, texts, labels, budget_s=ENOUGH, unlabelled=texts_of(6, 5)[0])
+    found = adapt(base, [*texts, texts[0]], [*labels, labels[0]], budget_s=ENOUGH, unlabelled=texts_of(6, 5)[0])
+    assert found.evidence.remarks == ("1 examples stand there twice and count once",)
     assert found.evidence.tier == "fast"
     assert found.given.around.count == 6
     found.save(tmp_path / "few")

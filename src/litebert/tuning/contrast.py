@@ -131,7 +131,7 @@ class _Lesson:
         adapters.requires_grad_(True)
         layers = self.base.config.num_hidden_layers
         below = layers - max(1, round(layers * UPPER))
-        kept = self._after(below) if below else []
+        kept = self._after(below)
 
         def vectors(chosen: np.ndarray) -> Tensor:
             batch = self.batch(chosen)

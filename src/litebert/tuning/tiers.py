@@ -132,7 +132,9 @@ class _Contest:
         self, instant: Adapted, unlabelled: Sequence[str] = (), say: Callable[[str], None] = lambda line: None
     ) -> None:
         self.instant, self.unlabelled, self.say = instant, unlabelled, say
-        self.base, self.given, self.labels = instant.base, instant.given, instant.labels
+        self.base, self.labels = instant.base, instant.labels
+        nothing = Around.none(self.base, instant.given.records[0].text_b is not None)  # is known of how tuned ones read
+        self.given = replace(instant.given, around=nothing, remarks=instant.evidence.remarks)
         self.classes = _classes(self.given, self.labels)
         self.tried: list[tuple[Tier, float | None, float]] = []
 
@@ -158,9 +160,7 @@ class _Contest:
 
     def made(self, tier: TunedTier, asked: Asked) -> Adapted:
         """Of all examples."""
-        nothing = Around.none(self.base, self.given.records[0].text_b is not None)  # of how the tuned model reads
-        given = replace(self.given, around=nothing)
-        return self._tuned(tier, given, self.instant.evidence, asked)
+        return self._tuned(tier, self.given, self.instant.evidence, asked)
 
     def _seconds(self, tier: TunedTier, left: float) -> float:
         """That a tier takes: by two steps, of which the second counts, since the first also warms up."""
