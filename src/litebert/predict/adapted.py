@@ -230,9 +230,9 @@ def adapt(
         raise DataError(f"adapt takes a list of texts and as many labels; got {len(texts)} and {len(labels)}")
     if not all(isinstance(text, str) and text.strip() for text in unlabelled):
         raise DataError("unlabelled must be strings with something in them; leave the others out")
-    pairs = not isinstance(texts[0], str)
-    if pairs and len(unlabelled):
-        raise ConfigError("unlabelled texts say nothing of pairs; leave them out")
+    pairs = not isinstance(next(iter(texts)), str)
+    if pairs and (label_names or len(unlabelled)):
+        raise ConfigError("names of classes and unlabelled texts say nothing of pairs; leave them out")
     old, around = ((), Around.none(model, pairs)) if not isinstance(model, Adapted) else (
         model.given.records, model.given.around)  # fmt: skip
     if isinstance(model, Adapted) and label_names is None:
