@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from litebert.data.batches import Batch, Example, collate
-from litebert.model import Albert
 from litebert.model.adapters import DepthAdapters
 from litebert.model.few_shot import mean_of
 from litebert.predict import Model
@@ -155,7 +154,7 @@ class _Lesson:
     def from_copy(self) -> tuple[Model, Callable[[np.ndarray], Tensor]]:
         """A model of its own, and its vectors, (B, H)."""
         base = self.base
-        albert = Albert(base.config).to(base.device)
+        albert = shell(base, None)
         albert.encoder = copy.deepcopy(base.encoder).requires_grad_(True)
         model = Model(albert, base.tokenizer, max_length=base.max_length)
         model.bf16 = base.bf16
