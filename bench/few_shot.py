@@ -1,12 +1,14 @@
 """Classifiers from a handful of examples, ours and others', on the same encoder and the same files.
 
   python bench/few_shot.py --tasks tasks --shots 5 10
+  python bench/few_shot.py --tasks tasks --budget 60 --tiers fast full --device cuda
   python bench/few_shot.py --tasks tasks --shots 5 --setfit-steps 100
 
 Each learns from the fixed 5 or 10 examples per class of BANKING77 and CLINC150 and is asked about the test set once.
 Beside accuracy: how many points more ours gets, with the interval in which 95 % of such differences lie (paired, over
 the questions); how far probabilities are off (expected calibration error, 15 bins); and for CLINC150 how well questions
 of no class are told apart (area under the ROC curve, by the highest probability, or ours by `unknown`).
+--budget gives ours time to tune the model, and the note says which tier it used; --tiers shows each tier, used or not.
 Ours may read the names of the classes, which the others are not given. --setfit-steps times so many of SetFit's steps
 and reckons what its usual schedule would take; its scores are then those of an unfinished one. With all of them
 (--setfit-steps 0) it is trained to the end.
@@ -31,7 +33,11 @@ from sklearn.pipeline import make_pipeline
 
 import litebert
 from litebert.builtin import folder_of
+from litebert.predict import Adapted
 from litebert.train.runtime import has_bfloat16, pick_device
+from litebert.tuning import tuned
+from litebert.tuning.contrast import TunedTier
+from litebert.tuning.tiers import TIERS
 
 SETS = ("BANKING77", "CLINC150")
 BINS = 15
@@ -55,17 +61,32 @@ def read(folder: Path) -> tuple[list[str], list[str]]:
     return [text.strip() for text in texts], [label.strip() for label in labels]
 
 
+def only(pairs: tuple[list[str], list[str]], chosen: list[str]) -> tuple[list[str], list[str]]:
+    """Texts and labels of these classes."""
+    kept = [(text, label) for text, label in zip(*pairs, strict=True) if label in set(chosen)]
+    return [text for text, _ in kept], [label for _, label in kept]
+
+
 def by_adapt(
-    model: litebert.Model, label_names: bool | None, texts: list[str], labels: list[str], asked: list[str]
+    model: litebert.Model,
+    learn: Callable[[litebert.Model, list[str], list[str]], Adapted],
+    texts: list[str],
+    labels: list[str],
+    asked: list[str],
 ) -> Found:
     began = time.perf_counter()
-    adapted = litebert.adapt(model, texts, labels, label_names=label_names)
+    adapted = learn(model, texts, labels)
     seconds = time.perf_counter() - began
     answers = adapted.predict(asked)
     rows = np.array([[answer.probabilities[name] for name in sorted(set(labels))] for answer in answers])
-    return Found(
-        rows, -np.array([answer.unknown for answer in answers]), seconds, f"left out {adapted.evidence.accuracy:.3f}"
-    )
+    evidence = adapted.evidence
+    note = f"left out {evidence.accuracy:.3f}, {evidence.tier}"
+    note += "".join(f", {tier} {share:.3f}" for tier, share, _ in evidence.tried if share is not None)
+    return Found(rows, -np.array([answer.unknown for answer in answers]), seconds, note)
+
+
+def by_tier(tier: TunedTier, model: litebert.Model, texts: list[str], labels: list[str]) -> Adapted:
+    return tuned(litebert.adapt(model, texts, labels, budget_s=0), tier)
 
 
 def by_words(texts: list[str], labels: list[str], asked: list[str]) -> Found:
@@ -125,14 +146,19 @@ def calibration_error(rows: np.ndarray, right: np.ndarray) -> float:
 
 def contenders(options: argparse.Namespace) -> dict[str, Callable[[list[str], list[str], list[str]], Found]]:
     """By name, who takes texts, labels and questions; ours first."""
-    model = litebert.load(options.model).to(pick_device("auto"))
+    model = litebert.load(options.model).to(pick_device(options.device))
     model.bf16 = has_bfloat16(model.device)
+    budget = options.budget
     found: dict[str, Callable[[list[str], list[str], list[str]], Found]] = {
-        "litebert adapt": partial(by_adapt, model, None),
-        "the same without names of classes": partial(by_adapt, model, False),
+        "litebert adapt": partial(by_adapt, model, partial(litebert.adapt, budget_s=budget)),
+        "the same without names of classes": partial(
+            by_adapt, model, partial(litebert.adapt, budget_s=0, label_names=False)
+        ),
         "words, logistic regression": by_words,
         "embed, logistic regression": partial(by_probe, model),
     }
+    for tier in options.tiers:
+        found[f"tier {tier}"] = partial(by_adapt, model, partial(by_tier, tier))
     if options.setfit_steps is not None:
         found["SetFit"] = partial(by_setfit, str(folder_of(options.model)), options.setfit_steps)
     return found
@@ -163,6 +189,11 @@ def main() -> None:
     parser.add_argument("--model", default="litebert-base-en")
     parser.add_argument("--tasks", type=Path, required=True, help="holds intents/fixed_BANKING77 and fixed_CLINC150")
     parser.add_argument("--shots", type=int, nargs="+", default=[5, 10])
+    parser.add_argument("--budget", type=float, default=0.0, help="seconds that ours may take")
+    parser.add_argument("--tiers", nargs="+", choices=TIERS, default=(), help="shown beside it, however long they take")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--part", choices=("test", "valid"), default="test", help="what is asked; choose by valid")
+    parser.add_argument("--classes", type=int, help="only so many of them, drawn by chance")
     parser.add_argument("--only", nargs="+", choices=SETS, default=SETS)
     parser.add_argument("--setfit-steps", type=int, help="0: all of them")
     parser.add_argument("--out", type=Path, help="write the figures there, JSON lines")
@@ -172,10 +203,12 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
     for name in options.only:
         folder = options.tasks / "intents" / f"fixed_{name}"
-        asked, truth = read(folder / "test")
-        others = read(folder / "oos" / "test")[0] if (folder / "oos").is_dir() else []
+        others = read(folder / "oos" / options.part)[0] if (folder / "oos").is_dir() else []
         for shots in options.shots:
             texts, labels = read(folder / f"train_{shots}")
+            chosen = np.random.default_rng(0).permutation(sorted(set(labels)))[: options.classes].tolist()
+            texts, labels = only((texts, labels), chosen)
+            asked, truth = only(read(folder / options.part), chosen)
             names, ours = sorted(set(labels)), None
             for who, learn in who_takes_part.items():
                 found = learn(texts, labels, [*asked, *others])

@@ -25,7 +25,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "predict": BASE | {"tokenizer", "data", "model", "tasks", "interop", "builtin"},
     "train": BASE,
     "measure": BASE,
-    "recipes": BASE | {"tokenizer", "data", "model", "tasks", "interop", "predict", "train", "measure", "builtin"},
+    "tuning": BASE | {"data", "model", "tasks", "predict", "train"},
+    "recipes": BASE
+    | {"tokenizer", "data", "model", "tasks", "interop", "predict", "train", "measure", "tuning", "builtin"},
     "cli": BASE | {"recipes"},
     "__main__": {"cli"},
 }

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from litebert.errors import CheckpointError, ConfigError, DataError, LitebertError
 
 if TYPE_CHECKING:
-    from litebert.predict import Model, adapt, load
+    from litebert.predict import Model, load
     from litebert.predict.estimator import FewShotClassifier
     from litebert.tokenizer import Tokenizer
+    from litebert.tuning import adapt
 
 __version__ = "0.1.0"
 __all__ = [
@@ -21,7 +22,7 @@ _LAZY = {
     "FewShotClassifier": "litebert.predict.estimator",
     "Model": "litebert.predict",
     "Tokenizer": "litebert.tokenizer",
-    "adapt": "litebert.predict",
+    "adapt": "litebert.tuning",
     "load": "litebert.predict",
 }
 

@@ -303,6 +303,15 @@ def test_a_depth_that_does_not_exist_is_refused(
         encoder(torch.tensor([[5, 6]]), depth=depth)
 
 
+@pytest.mark.parametrize("done", [0, 1, 2])
+def test_passes_can_go_on_from_what_is_kept(tiny_config: AlbertConfig, done: int) -> None:
+    encoder = encoder_of(replace(tiny_config, depth_embedding=True, relative_attention_distance=2))
+    ids, mask, segments = padded_batch(tiny_config)
+    kept = encoder.after_passes([done], ids, mask, segments)[0]
+    last = encoder.onwards(kept, mask, done).where(mask[..., None], 0.0)
+    torch.testing.assert_close(last, encoder(ids, mask, segments))
+
+
 def test_inputs_embeds_stand_in_for_words(tiny_config: AlbertConfig) -> None:
     encoder = encoder_of(tiny_config)
     ids, mask, segments = padded_batch(tiny_config)

@@ -6,7 +6,17 @@ import pytest
 import torch
 
 from litebert.data.batches import pad
-from litebert.model.few_shot import COMMON, PIECES, FewShotHead, features_of, means_of, tokens_of
+from litebert.model.few_shot import (
+    COMMON,
+    PIECES,
+    SHARED,
+    FewShotHead,
+    View,
+    features_of,
+    means_of,
+    pieces_of,
+    tokens_of,
+)
 from litebert.predict import Model
 
 TEXTS = ["the rain in the north", "eggs", "butter and eggs for breakfast in the rain"]
@@ -27,14 +37,14 @@ def test_rare_tokens_count_more_and_padding_not_at_all(model: Model) -> None:
     frequency = torch.full((model.config.vocab_size,), COMMON)
     encodings = model.tokenizer.encode(TEXTS)
     batch = pad(encodings, model.tokenizer.pad_id)
-    means = means_of(model.encoder, [1], frequency, batch.input_ids, batch.real, batch.token_type_ids)
+    means = means_of(model.encoder, [1], ["whole"], frequency, batch.input_ids, batch.real, batch.token_type_ids)
     alone = pad(encodings[1:2], model.tokenizer.pad_id)
-    single = means_of(model.encoder, [1], frequency, alone.input_ids, alone.real, alone.token_type_ids)
+    single = means_of(model.encoder, [1], ["whole"], frequency, alone.input_ids, alone.real, alone.token_type_ids)
     torch.testing.assert_close(means[1:2], single)
     states = model.encoder(alone.input_ids, depth=1)
     torch.testing.assert_close(single[:, 0], states.mean(1))
     frequency[alone.input_ids[0, 1:]] = 1.0  # so that only the first is rare
-    rare = means_of(model.encoder, [1], frequency, alone.input_ids, alone.real, alone.token_type_ids)
+    rare = means_of(model.encoder, [1], ["whole"], frequency, alone.input_ids, alone.real, alone.token_type_ids)
     assert (rare[0, 0] - states[0, 0]).norm() < 0.02 * (single[0, 0] - states[0, 0]).norm()
 
 
@@ -59,13 +69,35 @@ def test_all_sides_have_the_same_say() -> None:
         torch.testing.assert_close(side.norm(dim=1), torch.full((3,), 3**-0.5))
 
 
-@pytest.mark.parametrize(("depths", "pieces"), [((1,), True), ((1, 2), False), ((), True)])
 @torch.no_grad()
-def test_a_head_reads_what_it_scores(model: Model, depths: tuple[int, ...], pieces: bool) -> None:
+def test_a_pair_is_seen_as_a_whole_and_by_what_lies_between(model: Model) -> None:
+    frequency = torch.full((model.config.vocab_size,), COMMON)
+    batch = pad(model.tokenizer.encode(TEXTS, TEXTS[::-1]), model.tokenizer.pad_id)
+    given = batch.input_ids, batch.real, batch.token_type_ids
+    whole, apart = means_of(model.encoder, [1], ["whole", "apart"], frequency, *given).unbind(1)
+    states = model.encoder(*given, depth=1)
+    for row in range(len(TEXTS)):
+        real, second = states[row][batch.real[row]], batch.token_type_ids[row][batch.real[row]] == 1
+        torch.testing.assert_close(whole[row], real.mean(0))
+        torch.testing.assert_close(apart[row], (real[~second].mean(0) - real[second].mean(0)).abs())
+    shared = pieces_of(*given, frequency, SHARED)
+    torch.testing.assert_close(shared.norm(dim=1), torch.ones(3))
+    assert shared[1, 0] > 0.8 > shared[0, 0]  # but for [CLS] it says the same twice
+
+
+@pytest.mark.parametrize(
+    ("depths", "pieces", "views"),
+    [((1,), PIECES, ("whole",)), ((1, 2), 0, ("whole",)), ((), PIECES, ("whole",)), ((1,), SHARED, ("whole", "apart"))],
+)
+@torch.no_grad()
+def test_a_head_reads_what_it_scores(
+    model: Model, depths: tuple[int, ...], pieces: int, views: tuple[View, ...]
+) -> None:
     config = model.config
-    head = FewShotHead(config.hidden_size, config.vocab_size, depths, pieces, 4)
+    head = FewShotHead(config.hidden_size, config.vocab_size, depths, pieces, 4, views)
     head.matrix.normal_()
-    batch = pad(model.tokenizer.encode(TEXTS), model.tokenizer.pad_id)
+    others = None if len(views) == 1 else TEXTS[1:] + TEXTS[:1]
+    batch = pad(model.tokenizer.encode(TEXTS, others), model.tokenizer.pad_id)
     scores = head(*head.read(model.encoder, batch.input_ids, batch.real, batch.token_type_ids))
     assert scores.shape == (3, 4)
     assert len({round(value, 4) for value in scores[:, 0].tolist()}) == 3

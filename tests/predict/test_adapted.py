@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import tarfile
 from dataclasses import replace
@@ -57,7 +58,7 @@ def adapted(base: Model) -> Adapted:
     return adapt(base, *pairs_of(FEW))
 
 
-def labels_of(model: Model, texts: list[str]) -> list[str]:
+def labels_of(model: Model, texts: list[Any]) -> list[str]:
     return [answer.label for answer in model.predict(texts)]
 
 
@@ -129,7 +130,7 @@ def test_more_examples_and_classes_can_be_added(adapted: Adapted) -> None:
     again = more.add_examples(["is the shop closed on monday"], ["opening hours"])
     assert again.evidence.examples == 16
     assert adapted.evidence.examples == 12
-    assert litebert.adapt(more, ["is the shop closed on monday"], ["opening hours"]).evidence == replace(
+    assert adapt(more, ["is the shop closed on monday"], ["opening hours"]).evidence == replace(
         again.evidence, seconds=pytest.approx(again.evidence.seconds, abs=60)
     )
     with pytest.raises(DataError, match="class 'refund' is there already"):
@@ -382,6 +383,12 @@ def test_scikit_learn_knows_what_to_do_with_it(base: Model) -> None:
     pipeline = make_pipeline(copy).fit(texts, labels)
     assert pipeline.predict(list(NEW)).tolist() == list(NEW.values())
     assert cross_val_score(litebert.FewShotClassifier(), texts, labels, cv=4).mean() > 0.6
+
+
+def test_a_fitted_classifier_can_be_sent_to_another_process(model: Model) -> None:
+    estimator = litebert.FewShotClassifier(model).fit(["the rain", "eggs", "the sea"], ["w", "f", "w"])
+    again = pickle.loads(pickle.dumps(estimator))
+    np.testing.assert_array_equal(again.predict_proba(["rain"]), estimator.predict_proba(["rain"]))
 
 
 def test_classes_of_scikit_learn_keep_their_type_and_order(model: Model) -> None:

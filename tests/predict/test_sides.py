@@ -16,7 +16,7 @@ def noise(per_class: int, classes: int, named: bool, seed: int, signal: float = 
     means = chance.normal(size=(len(owners), 3, 64)).astype(np.float32) + 3
     means[:, 2] += signal * chance.normal(size=(classes, 64))[owners]
     tokens = chance.normal(size=(len(owners), 256)).astype(np.float32)
-    return Seen((2, 4, 12), means, tokens, np.arange(len(owners))), owners[: per_class * classes]
+    return Seen(Sides((2, 4, 12), True), means, tokens, np.arange(len(owners))), owners[: per_class * classes]
 
 
 def choice_of(seen: Seen, classes: np.ndarray, named: bool) -> Choice:
@@ -68,7 +68,7 @@ def test_half_of_the_examples_tell_less() -> None:
 
 def test_windows_of_a_text_speak_together() -> None:
     seen, _ = noise(2, 2, False, 0)
-    both = Seen(seen.depths, seen.means, seen.tokens, np.array([0, 0, 1, 1]))
+    both = Seen(seen.all, seen.means, seen.tokens, np.array([0, 0, 1, 1]))
     sides, centre = Sides((2, 12), True), np.zeros((3, 64), dtype=np.float32)
     single = seen.from_sides(sides, centre)
     np.testing.assert_allclose(both.from_sides(sides, centre), (single[::2] + single[1::2]) / 2, rtol=1e-5)

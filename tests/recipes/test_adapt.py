@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def test_unlabelled_texts_may_be_lines_or_rows(few: Path, tmp_path: Path) -> Non
         ("text,label\nthe rain,weather\neggs,food\nthe rain,food\n", "line 4: 'the rain' is 'food' here and 'weather'"),
         ("text,label\nthe rain,weather\nsnow,weather\n", "1 class(es) in column 'label'"),
         ("text,label\nthe rain,\n", "no value in column 'label'"),
-        ("text_a,text_b,label\nthe rain,snow,1\n", "a pair of texts; adapt is about single ones"),
+        ("text_a,text_b,label\nthe rain,snow,1\nmilk,,2\n", "line 3: '' is no text"),
     ],
 )
 def test_mistakes_in_the_file_are_named(
@@ -80,6 +81,45 @@ def test_mistakes_in_the_file_are_named(
     assert litebert("adapt", "--examples", tmp_path / "few.csv", "--out", tmp_path / "out") == 2
     assert problem in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_pairs_are_adapted_to_predicted_and_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    same = ["where is my parcel", "refund me please", "I forgot my password", "when do you open"]
+    rows = [{"text_a": text, "text_b": f"tell me, {text}", "label": "same"} for text in same]
+    rows += [{"text_a": text, "text_b": other, "label": "other"} for text, other in itertools.pairwise(same * 2)][:4]
+    few, out = write_csv(tmp_path / "few.csv", rows), tmp_path / "out"
+    assert litebert("adapt", "--examples", few, "--out", out) == 0
+    assert "8 examples of 2 classes" in capsys.readouterr().err
+    assert litebert("evaluate", "--model", out, "--data", few, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["accuracy"] == 1
+
+
+def test_a_tagger_is_made_from_a_few_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = ["{} lives in {}", "yesterday {} went to {}", "{} was born in {}", "we met {} in {}"]
+    people, places = ["Anna", "Peter", "Maria", "John"], ["Paris", "London", "Berlin", "Rome"]
+    lines = []
+    for number in range(12):
+        who, where = people[number % 4], places[number // 3]
+        for word in said[number % 3].format(who, where).split():
+            lines.append(f"{word} {'B-PER' if word == who else 'B-LOC' if word == where else 'O'}")
+        lines.append("")
+    few, out = tmp_path / "few.conll", tmp_path / "out"
+    few.write_text("\n".join(lines), encoding="utf-8")
+    assert litebert("adapt", "--task", "tag", "--examples", few, "--out", out) == 0
+    told = capsys.readouterr().err
+    assert "12 sentences with 24 spans of 2 kinds" in told
+    assert "in sentences left out spans are found with an F1 of " in told
+    (tmp_path / "new.txt").write_text("we met Peter in London\n", encoding="utf-8")
+    assert litebert("predict", "--model", out, "--input", tmp_path / "new.txt") == 0
+    spans = json.loads(capsys.readouterr().out)["spans"]
+    assert [(span["text"], span["label"]) for span in spans] == [("Peter", "PER"), ("London", "LOC")]
+    assert litebert("evaluate", "--model", out, "--data", few, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["f1"] > 0.8
+    assert litebert("adapt", "--task", "tag", "--examples", few, "--out", out) == 2
+    assert "already holds a model" in capsys.readouterr().err
+    given = ("--examples", few, "--out", tmp_path / "no", "--unlabelled", few)
+    assert litebert("adapt", "--task", "tag", *given) == 2
+    assert "--unlabelled says nothing of tags" in capsys.readouterr().err
 
 
 def test_somebody_s_results_stay(few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,6 +143,24 @@ def test_rows_that_cannot_be_read_are_counted_in_json_too(tmp_path: Path, capsys
     told = capsys.readouterr()
     assert "1 rows left out" in told.err
     assert json.loads(told.out)["examples"] == 2
+
+
+def test_texts_with_two_labels_are_left_out_where_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "few.csv").write_text("text,label\nthe rain,w\neggs,f\nsnow,w\neggs,w\nmilk,f\n", encoding="utf-8")
+    assert litebert("adapt", "--examples", tmp_path / "few.csv", "--out", tmp_path / "out", "--skip-bad") == 0
+    assert "1 texts with two labels left out, the first: " in capsys.readouterr().err
+
+
+def test_names_of_classes_and_time_are_settings(few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"text": text, "label": label} for text, label in (("zzz", "a parcel"), ("qqq", "a password"))]
+    short = write_csv(tmp_path / "short.csv", rows)
+    for flag, used in (("--label-names", True), ("--no-label-names", False)):
+        assert litebert("adapt", "--examples", short, "--out", tmp_path / flag, flag, "--json") == 0
+        assert json.loads(capsys.readouterr().out)["label_names"] is used
+    assert litebert("adapt", "--examples", few, "--out", tmp_path / "out", "--budget", "0") == 0
+    assert "tier fast would take about " in capsys.readouterr().err
+    assert litebert("adapt", "--examples", few, "--out", tmp_path / "none", "--budget", "-1") == 2
+    assert "must be 0 or more seconds" in capsys.readouterr().err
 
 
 def test_nothing_is_trained_into_an_adapted_folder(

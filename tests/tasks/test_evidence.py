@@ -13,7 +13,7 @@ from litebert.tasks.evidence import halves, losses_of, solve
 
 def test_a_name_counts_as_much_whether_one_is_left_out_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows at right angles to all others: what is left of the scores is what the name says."""
-    monkeypatch.setattr(evidence, "_best_scale", lambda *_: 1.0)
+    monkeypatch.setattr(evidence, "best_scale", lambda *_: 1.0)
     owners = np.array([0, 0, 1, 1, 1, 1, 0, 1])
     for number in (0, 2):
         likeness = np.eye(8)
@@ -38,7 +38,7 @@ def examples_of(sizes: list[int], seed: int, names: bool = False) -> tuple[np.nd
 def test_left_out_scores_are_those_of_solving_without_the_example(
     sizes: list[int], names: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evidence, "_best_scale", lambda *_: 1.0)
+    monkeypatch.setattr(evidence, "best_scale", lambda *_: 1.0)
     rows, owners = examples_of(sizes, seed, names)
     named = 3 if names else 0
     found = solve(rows @ rows.T, owners, 3, named, roughly=True)
@@ -80,6 +80,16 @@ def test_probabilities_of_what_is_left_out_suit_it() -> None:
     assert sure.max(1).mean() == pytest.approx((found.left_out.argmax(1) == found.truth).mean(), abs=0.06)
     for scale in (0.5, 2.0):
         assert losses_of(found.left_out * scale, found.truth).mean() > found.loss
+
+
+def test_a_penalty_that_is_given_is_used() -> None:
+    rows, owners = examples_of([4, 4, 4], 0)
+    chosen = solve(rows @ rows.T, owners, 3)
+    again = solve(rows @ rows.T, owners, 3, ridge=chosen.ridge)
+    np.testing.assert_array_equal(again.weights, chosen.weights)
+    assert solve(rows @ rows.T, owners, 3, ridge=7.0).ridge == 7.0
+    assert solve(rows @ rows.T, owners, 3, roughly=True).ridge == evidence.USUAL_RIDGE
+    assert not np.allclose(solve(rows @ rows.T, owners, 3, ridge=7.0).weights, chosen.weights)
 
 
 def test_nobody_is_sure_after_a_handful() -> None:

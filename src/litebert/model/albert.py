@@ -262,8 +262,15 @@ class Encoder(nn.Module):
         hidden = self._embed(self.word_embeddings(input_ids), columns, token_type_ids, length).flatten(0, 1)
         layout = Dense(batch, length, None if attention_mask is None else attention_mask.bool().contiguous())
         found: dict[int, Tensor] = dict.fromkeys(depths, hidden)
-        self._run(hidden, layout, max(depths), None, found)
+        if max(depths):
+            self._run(hidden, layout, max(depths), None, found)
         return [found[depth].unflatten(0, (batch, length)) for depth in depths]
+
+    def onwards(self, hidden: Tensor, attention_mask: Tensor, done: int) -> Tensor:
+        """The last hidden states, (B, L, H), from those after `done` passes: what learns above need not read again."""
+        batch, length = attention_mask.shape
+        layout = Dense(batch, length, attention_mask.bool().contiguous())
+        return self._run(hidden.flatten(0, 1), layout, None, None, done=done).unflatten(0, (batch, length))
 
     def pool(self, first: Tensor) -> Tensor:
         """The vector that sentence-level heads read, from the hidden state of [CLS]: (B, H) in, (B, H) out."""
@@ -301,20 +308,20 @@ class Encoder(nn.Module):
 
     def _run(
         self, hidden: Tensor, layout: Layout, depth: int | None, rows: Tensor | None,
-        wanted_after: dict[int, Tensor] | None = None,
+        wanted_after: dict[int, Tensor] | None = None, done: int = 0,
     ) -> Tensor:  # (T or R, H)  # fmt: skip
-        """All passes. `wanted_after` gets the states after those that it names."""
+        """All passes but those that are `done`. `wanted_after` gets the states after those that it names."""
         bias = self._attention_bias(layout.length)
         passes = self._checked_depth(depth)
         backend = self.backend
         if backend == "auto":  # decided out here, once for all passes, where no compiler has to follow
             dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
             backend = choose_backend(_compute_dtype(hidden), hidden.is_cuda, layout, bias, dropout)
-        if wanted_after is None and self.can_fuse(hidden):
+        if wanted_after is None and not done and self.can_fuse(hidden):
             weights = Weights.of(self.attention[0], self.ffn[0])
             plan = Plan.of(self.config, passes, layout, backend, self.backend == "auto", hidden.device, self.fp8)
             return run_passes(hidden.to(_compute_dtype(hidden)), weights, plan, rows)
-        for layer in range(passes):
+        for layer in range(done, passes):
             wanted = rows if layer == passes - 1 else None
             if self.gradient_checkpointing and torch.is_grad_enabled():
                 hidden = checkpoint(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch.nn.functional as F
+from torch import Tensor
 
 from litebert.errors import ConfigError
 
 Sharing = Literal["all", "attention", "ffn", "none"]
 Half = Literal["attention", "ffn"]
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
-    "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_new": partial(F.gelu, approximate="tanh"),  # which can be pickled, as scikit-learn's tools do
     "relu": F.relu,
     "silu": F.silu,
 }

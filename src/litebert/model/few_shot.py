@@ -1,11 +1,13 @@
 """A head that is solved for, not trained: what a text looks like from several sides, and one matrix.
 
-Shapes: S sequences, L columns, H hidden, V vocabulary, D depths, P pieces, F features, C classes.
+Shapes: S sequences, L columns, H hidden, V vocabulary, M means (a depth and a view each), P pieces, F features,
+C classes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,55 +17,88 @@ from litebert.model.albert import Encoder
 
 PIECES = 8192
 """Places for tokens and pairs of neighbours, which share them by chance."""
+SHARED = 2
+"""Places for what two texts share."""
 COMMON = 1e-3
 """A token this frequent counts half in a mean."""
+
+
+View = Literal["whole", "apart"]
+"""The mean of all that is read, or how far those of the two texts of a pair lie apart."""
 
 
 class FewShotHead(nn.Module):
     """Means of hidden states after some passes, rare tokens first, beside the tokens themselves; a score per class."""
 
     def __init__(
-        self, hidden_size: int, vocab_size: int, depths: Sequence[int], pieces: bool, num_classes: int
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        depths: Sequence[int],
+        pieces: int,
+        num_classes: int,
+        views: Sequence[View] = ("whole",),
     ) -> None:
         super().__init__()
-        self.depths, self.pieces = tuple(depths), pieces
+        self.depths, self.views, self.pieces = tuple(depths), tuple(views), pieces
         self.frequency: Tensor
         """(V,) how likely each token is."""
         self.centre: Tensor
-        """(D, H) what the means have in common."""
+        """(M, H) what the means have in common."""
         self.matrix: Tensor
         """(F, C)."""
         self.register_buffer("frequency", torch.full((vocab_size,), 1 / vocab_size))
-        self.register_buffer("centre", torch.zeros(len(self.depths), hidden_size))
-        size = len(self.depths) * hidden_size + PIECES * pieces
-        self.register_buffer("matrix", torch.zeros(size, num_classes))
+        means = len(self.depths) * len(self.views)
+        self.register_buffer("centre", torch.zeros(means, hidden_size))
+        self.register_buffer("matrix", torch.zeros(means * hidden_size + pieces, num_classes))
 
-    def forward(self, means: Tensor, tokens: Tensor | None) -> Tensor:  # (S, D, H), (S, P) -> (S, C)
+    def forward(self, means: Tensor, tokens: Tensor | None) -> Tensor:  # (S, M, H), (S, P) -> (S, C)
         with torch.autocast(means.device.type, enabled=False):
             return features_of(means - self.centre, tokens if self.pieces else None) @ self.matrix
 
     def read(self, encoder: Encoder, ids: Tensor, real: Tensor, type_ids: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(S, D, H) and (S, P): what `forward` takes."""
-        means = means_of(encoder, self.depths, self.frequency, ids, real, type_ids)
-        return means, tokens_of(ids, real, self.frequency) if self.pieces else None
+        """(S, M, H) and (S, P): what `forward` takes."""
+        means = means_of(encoder, self.depths, self.views, self.frequency, ids, real, type_ids)
+        return means, pieces_of(ids, real, type_ids, self.frequency, self.pieces) if self.pieces else None
 
 
-def features_of(means: Tensor, tokens: Tensor | None) -> Tensor:  # (S, D, H), (S, P) -> (S, F)
+def features_of(means: Tensor, tokens: Tensor | None) -> Tensor:  # (S, M, H), (S, P) -> (S, F)
     """Side by side, each of one length, so that all have the same say."""
     sides = [*means.float().unbind(1), *([] if tokens is None else [tokens])]
     return torch.cat([F.normalize(side, dim=1) for side in sides], dim=1) / len(sides) ** 0.5
 
 
 def means_of(
-    encoder: Encoder, depths: Sequence[int], frequency: Tensor, ids: Tensor, real: Tensor, type_ids: Tensor
-) -> Tensor:  # (S, D, H)
-    """The mean hidden state after each of these passes; of two tokens the rarer counts more."""
+    encoder: Encoder, depths: Sequence[int], views: Sequence[View], frequency: Tensor, ids: Tensor, real: Tensor,
+    type_ids: Tensor,
+) -> Tensor:  # (S, M, H)  # fmt: skip
+    """The mean hidden states after each of these passes, in each of these views."""
     if not depths:
         return torch.zeros(len(ids), 0, encoder.config.hidden_size, device=ids.device)
-    weight = COMMON / (COMMON + frequency[ids]) * real  # (S, L)
-    weight = (weight / weight.sum(1, keepdim=True))[..., None]
     states = encoder.after_passes(depths, ids, real, type_ids)
-    return torch.stack([(state.float() * weight).sum(1) for state in states], dim=1)
+    return torch.stack([_viewed(view, state, frequency[ids], real, type_ids) for state in states for view in views], 1)
+
+
+def _viewed(view: View, states: Tensor, frequency: Tensor, real: Tensor, type_ids: Tensor) -> Tensor:  # (S, H)
+    if view == "whole":
+        return mean_of(states, frequency, real)
+    first, second = (mean_of(states, frequency, real & (type_ids == number)) for number in (0, 1))
+    return (first - second).abs()
+
+
+def mean_of(states: Tensor, frequency: Tensor, real: Tensor) -> Tensor:  # (S, L, H), (S, L), (S, L) -> (S, H)
+    """The mean of tokens' states; of two tokens the rarer counts more."""
+    weight = COMMON / (COMMON + frequency) * real
+    return (states.float() * (weight / weight.sum(1, keepdim=True))[..., None]).sum(1)
+
+
+def pieces_of(ids: Tensor, real: Tensor, type_ids: Tensor, frequency: Tensor, pieces: int) -> Tensor:  # (S, P)
+    """The tokens themselves; or, for two pieces, how much of a pair of texts is the same, as a place on a circle."""
+    if pieces != SHARED:
+        return tokens_of(ids, real, frequency)
+    first, second = (tokens_of(ids, real & (type_ids == number), frequency) for number in (0, 1))
+    share = F.cosine_similarity(first, second)
+    return torch.stack([share, (1 - share.square()).clamp(min=0).sqrt()], dim=1)
 
 
 def tokens_of(ids: Tensor, real: Tensor, frequency: Tensor) -> Tensor:  # (S, L) -> (S, P)

@@ -44,8 +44,9 @@ class Recorder:
         self._read: torch.cuda.Event | None = None
         self._is_full = False
 
-    def __deepcopy__(self, memo: Any) -> Recorder:
-        return Recorder()
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, here or in another process, begins anew."""
+        return Recorder, ()
 
     def __call__(
         self, work: Callable[..., Tensor], inputs: Mapping[str, Tensor], setting: Hashable, places: Hashable

@@ -1,6 +1,7 @@
 """Models that answer: what `litebert.load` and `litebert.adapt` return."""
 
-from litebert.predict.adapted import Adapted, Evidence, adapt
+from litebert.predict.adapted import Adapted, adapt
+from litebert.predict.given import Evidence
 from litebert.predict.loading import load
 from litebert.predict.model import Model
 

@@ -13,7 +13,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,74 +25,57 @@ from torch import nn
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.files import read_json, replacing, write_json
 from litebert.model import Albert
+from litebert.model.adapters import DepthAdapters
 from litebert.model.few_shot import FewShotHead
+from litebert.predict.given import Evidence, Given, Tuning
 from litebert.predict.model import Model
-from litebert.predict.sides import Around, Choice, Reader, Seen, Sides, readable, with_half
+from litebert.predict.sides import Around, Choice, Reader, Sides, readable, with_half
 from litebert.tasks.evidence import Solution, solve
-from litebert.tasks.few_shot import FewShot, familiarity, levels_of
+from litebert.tasks.few_shot import FewShot, familiarity, levels_of, pieces_for
 from litebert.tasks.text import TextInput
 
-SETTINGS, TENSORS = "few_shot.json", "few_shot.safetensors"
-MOST_EXAMPLES = 3000
+SETTINGS, TENSORS, ADAPTERS = "few_shot.json", "few_shot.safetensors", "adapters."
 MOST_UNLABELLED = 2000
 """Of more, evenly spread ones speak for the rest."""
 SHOWN = 5
 """Mistakes that are remembered."""
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What speaks for an adapted model: each example was asked about what is solved, and chosen, without it."""
-
-    examples: int
-    classes: int
-    accuracy: float | None
-    """Over the examples of classes that have two or more; None where there are none."""
-    chance: float
-    """What the largest class alone would get."""
-    with_half: float | None
-    """The same with half of the examples; None where a class has fewer than four."""
-    depths: tuple[int, ...]
-    """After which passes the text is looked at."""
-    tokens: bool
-    """Do the tokens themselves count too?"""
-    label_names: bool
-    """Are the names of the classes examples too?"""
-    seconds: float
-    mistakes: tuple[tuple[str, str, str], ...] = ()
-    """Up to five examples that were told wrong, the worst first: text, label, and what it was taken for."""
-    remarks: tuple[str, ...] = ()
-
-    @property
-    def margin(self) -> float | None:
-        """Half of the interval in which the accuracy lies, 19 times out of 20."""
-        if self.accuracy is None:
-            return None
-        return float(1.96 * (self.accuracy * (1 - self.accuracy) / self.examples + 1 / (4 * self.examples**2)) ** 0.5)
-
-    @property
-    def with_twice(self) -> float | None:
-        """What twice as many examples may give: as much again as the second half gave."""
-        if self.accuracy is None or self.with_half is None or self.with_half > self.accuracy:
-            return None
-        return min(1.0, 2 * self.accuracy - self.with_half)
-
-
 class Adapted(Model):
     """A classifier by examples. It shares its encoder with the model it was made from."""
 
-    def __init__(self, base: Model, task: FewShot, head: FewShotHead, given: Given, evidence: Evidence) -> None:
-        with torch.device("meta"):  # a shell: the encoder is there already
-            albert = Albert(base.config)
-        albert.encoder, albert.heads = base.encoder, nn.ModuleDict({task.head_name: head})
+    def __init__(
+        self, base: Model, task: FewShot, head: FewShotHead, given: Given, evidence: Evidence,
+        tuning: Tuning | None = None, adapters: DepthAdapters | None = None,
+    ) -> None:  # fmt: skip
+        albert = shell(base, adapters)
+        albert.heads = nn.ModuleDict({task.head_name: head})
         super().__init__(albert, base.tokenizer, task, base.max_length, base.after)
         self.base, self.given, self.evidence, self.source, self.bf16 = base, given, evidence, base.source, base.bf16
+        self.tuning, self.adapters = tuning, adapters
+
+    def to(self, device: str | torch.device) -> Model:
+        self.base.to(device)
+        return super().to(device)
 
     @property
     def labels(self) -> list[str]:
         """The names of the classes."""
         assert isinstance(self.task, FewShot)
         return self.task.labels
+
+    @property
+    def levels(self) -> list[float]:
+        """What a text of each class usually scores there."""
+        assert isinstance(self.task, FewShot)
+        return self.task.levels
+
+    def scores_of(self, records: Sequence[TextInput]) -> np.ndarray:  # (N, C)
+        """What the classes get, before probabilities are made of it."""
+        assert isinstance(self.task, FewShot)
+        examples = self.task.features(records, self.tokenizer, self.max_length)
+        rows = self.score_examples(self.task, examples)
+        return np.stack([row["scores"].mean(0).numpy() for row in rows]).astype(np.float64)
 
     def add_examples(self, texts: Sequence[str], labels: Sequence[Any]) -> Adapted:
         """The same with more examples, of old classes or new ones. Nothing is trained; all examples are read again."""
@@ -107,66 +90,36 @@ class Adapted(Model):
         return self.add_examples(texts, [label] * len(texts))
 
     def save(self, path: str | Path, half: bool = False) -> None:
-        """Write a small folder, the examples and the classifier, which needs the model it was made from to be there.
-        `half` changes nothing: it is small already."""
+        """Write a small folder, the examples and the classifier, which needs the model it was made from to be there;
+        where all weights were tuned, that model too. `half` changes nothing."""
         path, task = Path(path), self.task
         assert isinstance(task, FewShot)
-        if self.source is None:
+        whole = self.evidence.tier == "full"
+        if self.source is None and not whole:
             raise ConfigError("the model was adapted in memory only; save it, load it from its folder and adapt that")
         if (path / "config.json").exists():
             raise ConfigError(f"{path} holds a whole model (config.json); choose another folder")
         head: Any = self.albert.heads[task.head_name]
         tensors = {name: value.cpu().contiguous() for name, value in head.state_dict().items()}
+        if self.adapters is not None:
+            learned = self.adapters.state_dict().items()
+            tensors |= {f"{ADAPTERS}{name}": value.cpu().contiguous() for name, value in learned}
+        if whole:
+            self.base.save(path)
         with replacing(path / TENSORS) as temporary:
             safetensors.torch.save_file(tensors | {"around": torch.from_numpy(self.given.around.mean)}, temporary)
-        is_folder = isinstance(self.source, Path)
+        home = path.resolve() if whole else self.source
         write_json(path / SETTINGS, {
-            "model": {"folder": os.path.relpath(self.source, path.resolve())} if is_folder else {"name": self.source},
+            "model": {"folder": _way(home, path)} if isinstance(home, Path) else {"name": home},
             "encoder": _fingerprint(self.base), "labels": task.labels, "levels": task.levels,
             "familiar": task.familiar, "evidence": asdict(self.evidence), "label_names": self.given.label_names,
-            "around": self.given.around.count,
-            "examples": [[record.text, record.label] for record in self.given.records],
+            "tuning": self.tuning and asdict(self.tuning), "around": self.given.around.count,
+            "examples": [[*record.texts, record.label] for record in self.given.records],
         })  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Given:
-    """What somebody wants learned."""
-
-    records: tuple[TextInput, ...]
-    label_names: bool | None
-    around: Around
-    remarks: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, texts: Sequence[Any], labels: Sequence[Any], places: Sequence[str], label_names: bool | None,
-           around: Around) -> Given:  # fmt: skip
-        """Without repetitions; refuses what cannot be learned."""
-        found: dict[str, TextInput] = {}
-        repeated = 0
-        for text, label, where in zip(texts, labels, places, strict=True):
-            if not isinstance(text, str) or not text.strip():
-                raise DataError(f"{where}: {str(text)[:40]!r} is no text; give a string with something in it")
-            name = FewShot.parse_label(label, where) if label is not None else None
-            if name is None:
-                raise DataError(f"{where}: {text[:40]!r} has no label; give it one, or leave it out")
-            record = found.setdefault(" ".join(text.casefold().split()), TextInput(text, label=name, where=where))
-            if record.label != name:
-                raise DataError(
-                    f"{where}: {text[:60]!r} is {name!r} here and {record.label!r} in {record.where}; correct one of "
-                    "them, or leave both out"
-                )
-            repeated += record.where != where
-        if len(found) > MOST_EXAMPLES:
-            raise DataError(
-                f"{len(found):,} examples: adapt takes up to {MOST_EXAMPLES:,}; litebert finetune learns more from them"
-            )
-        remarks = [f"{repeated:,} examples stand there twice and count once"] if repeated else []
-        sizes = Counter(record.label for record in found.values())
-        if single := sorted(label for label, size in sizes.items() if size == 1):
-            few = ", ".join(map(repr, single[:5])) + (f" and {len(single) - 5:,} more" if len(single) > 5 else "")
-            remarks.append(f"one example only of {few}: a second one would help most, and says how well it works")
-        return cls(tuple(found.values()), label_names, around, tuple(remarks))
+def _way(home: Path, path: Path) -> str:
+    return os.path.relpath(home, path.resolve())
 
 
 @dataclass(frozen=True)
@@ -182,8 +135,10 @@ class Saved:
     familiar: list[float]
     evidence: dict[str, Any]
     label_names: bool | None
+    tuning: dict[str, Any] | None
     around: int
-    examples: list[tuple[str, str]]
+    examples: list[list[str]]
+    """A text or a pair, and its label."""
 
     @staticmethod
     def is_at(path: Path) -> bool:
@@ -198,6 +153,11 @@ class Saved:
         return cls(path, **{name: given[name] for name in wanted})
 
     @property
+    def is_whole(self) -> bool:
+        """Is the tuned model in the same folder?"""
+        return self.model.get("folder") == "."
+
+    @property
     def base(self) -> str | Path:
         folder, name = self.model.get("folder"), self.model.get("name")
         return self.path.resolve() / folder if folder is not None else str(name)
@@ -208,36 +168,61 @@ class Saved:
                 f"{self.path}: was made from {self.base}, which has other weights now; adapt again to the same examples"
             )
         try:
-            lists = {name: tuple(self.evidence[name]) for name in ("depths", "remarks")}
-            lists["mistakes"] = tuple(tuple(mistake) for mistake in self.evidence["mistakes"])
-            evidence = Evidence(**self.evidence | lists)
-            shape, tensors = base.config, safetensors.torch.load_file(self.path / TENSORS)
+            evidence = Evidence(**_tuples(self.evidence))
+            tuning = None if self.tuning is None else Tuning(
+                **_tuples(self.tuning) | {"sides": evidence.sides})  # fmt: skip
+            tensors = safetensors.torch.load_file(self.path / TENSORS)
             around = Around(self.around, tensors.pop("around").numpy())
-            head = FewShotHead(shape.hidden_size, shape.vocab_size, evidence.depths, evidence.tokens, len(self.labels))
+            learned = {name: tensors.pop(name) for name in list(tensors) if name.startswith(ADAPTERS)}
+            adapters = _adapters_of({name.removeprefix(ADAPTERS): value for name, value in learned.items()})
+            records = tuple(
+                TextInput(text, other[0] if other else None, label) for text, *other, label in self.examples
+            )
+            pairs = records[0].text_b is not None
+            head = _empty_head(base, evidence.sides, pairs, len(self.labels))
             head.load_state_dict(tensors)
-            records = tuple(TextInput(text, label=label) for text, label in self.examples)
         except (KeyError, TypeError, ValueError, RuntimeError, OSError, safetensors.SafetensorError) as error:
             problem = str(error).splitlines()[0]
             raise CheckpointError(f"{self.path}: is damaged ({problem}); adapt again") from error
-        task = FewShot(self.labels, self.levels, self.familiar)
-        return Adapted(base, task, head, Given(records, self.label_names, around), evidence)
+        task = FewShot(self.labels, self.levels, self.familiar, pairs)
+        return Adapted(base, task, head, Given(records, self.label_names, around), evidence, tuning, adapters)
+
+
+def _tuples(settings: dict[str, Any]) -> dict[str, Any]:
+    """JSON has lists where our records have tuples."""
+    return {name: _tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+
+
+def _tuple(values: list[Any]) -> tuple[Any, ...]:
+    return tuple(tuple(value) if isinstance(value, list) else value for value in values)
+
+
+def _adapters_of(tensors: dict[str, torch.Tensor]) -> DepthAdapters | None:
+    if not tensors:
+        return None
+    passes, _, rank, hidden_size = tensors["down"].shape
+    found = DepthAdapters(passes, hidden_size, rank)
+    found.load_state_dict(tensors)
+    return found
 
 
 def adapt(
     model: Model,
-    texts: Sequence[str],
+    texts: Sequence[str | tuple[str, str]],
     labels: Sequence[Any],
     *,
     unlabelled: Sequence[str] = (),
     label_names: bool | None = None,
+    skip_conflicts: bool = False,
     places: Sequence[str] = (),
     advance: Callable[[int], None] = lambda count: None,
 ) -> Adapted:
-    """A classifier from a handful of labelled texts, in little more than the time it takes to read them once.
+    """A classifier from a handful of labelled texts, or pairs of them, in little more than the time it takes to read
+    them once.
 
     To an adapted model the examples are added. `unlabelled` texts say what is usual. `label_names`: let the names of
-    the classes count as examples; None: if that helps. `places` say where examples stand, for errors; `advance` hears
-    how many windows of texts are read.
+    the classes count as examples; None: if that helps. `skip_conflicts`: leave out texts that have two labels.
+    `places` say where examples stand, for errors; `advance` hears how many windows of texts are read.
     """
     if not isinstance(model, Model):
         raise ConfigError(f"adapt takes a model, not {str(model)[:40]!r}; give it litebert.load(name)")
@@ -245,64 +230,126 @@ def adapt(
         raise DataError(f"adapt takes a list of texts and as many labels; got {len(texts)} and {len(labels)}")
     if not all(isinstance(text, str) and text.strip() for text in unlabelled):
         raise DataError("unlabelled must be strings with something in them; leave the others out")
-    step = max(1.0, len(unlabelled) / MOST_UNLABELLED)
-    some = [unlabelled[int(place)] for place in np.arange(0, len(unlabelled), step)]
-    base, old, around = (model, (), Around.none(model)) if not isinstance(model, Adapted) else (
-        model.base, model.given.records, model.given.around)  # fmt: skip
+    pairs = not isinstance(next(iter(texts)), str)
+    if pairs and (label_names or len(unlabelled)):
+        raise ConfigError("names of classes and unlabelled texts say nothing of pairs; leave them out")
+    old, around = ((), Around.none(model, pairs)) if not isinstance(model, Adapted) else (
+        model.given.records, model.given.around)  # fmt: skip
     if isinstance(model, Adapted) and label_names is None:
         label_names = model.given.label_names
-    where = [f"{record.text[:30]!r} of before" for record in old]
+    where = [f"{record.shown[:30]!r} of before" for record in old]
     where += places or [f"example {number}" for number in range(1, len(texts) + 1)]
-    before = [record.text for record in old], [record.label for record in old]
-    given = Given.of([*before[0], *texts], [*before[1], *labels], where, label_names, around)
-    return _adapted(base, given, some, advance)
+    before = [given_as(record) for record in old], [record.label for record in old]
+    given = Given.of([*before[0], *texts], [*before[1], *labels], where, label_names, around, skip_conflicts)
+    some = evenly(unlabelled, MOST_UNLABELLED)
+    if isinstance(model, Adapted):
+        return solved(model.base, given, some, advance, tuning=model.tuning, adapters=model.adapters)
+    return solved(model, given, some, advance)
 
 
-def _adapted(
-    model: Model, given: Given, unlabelled: Sequence[str] = (), advance: Callable[[int], None] = lambda count: None
-) -> Adapted:
+def given_as(record: TextInput) -> str | tuple[str, str]:
+    """As somebody would give it."""
+    return record.text if record.text_b is None else (record.text, record.text_b)
+
+
+def evenly(texts: Sequence[str], most: int) -> list[str]:
+    """So many of them at most, from everywhere."""
+    return [texts[int(place)] for place in np.arange(0, len(texts), max(1.0, len(texts) / most))]
+
+
+def solved(
+    base: Model, given: Given, unlabelled: Sequence[str] = (), advance: Callable[[int], None] = lambda count: None,
+    *, tuning: Tuning | None = None, adapters: DepthAdapters | None = None, judged: bool = True,
+) -> Adapted:  # fmt: skip
+    """A classifier by an equation. What is known of a tuned model was found out on others; not `judged`: nothing is."""
     began = time.perf_counter()
     records, task = given.records, FewShot.learn_labels(given.records)
     classes, count = np.array(task.targets(records)), len(task.labels)
-    reader = Reader(model, [*(record.text for record in records), *unlabelled], advance)
-    names = readable(task.labels, given.label_names)
-    seen = reader([*(record.text for record in records), *names.values()])
-    around = given.around.with_more(reader(unlabelled, tokens=False).means) if unlabelled else given.around
+    more = [TextInput(text) for text in unlabelled]
+    reader = Reader(_seen_through(base, adapters), [*records, *more], advance)
+    # a name is no pair, so there it says nothing
+    wanted = False if task.pairs else given.label_names if tuning is None else tuning.label_names
+    names = readable(task.labels, wanted)
+    seen = reader([*records, *(TextInput(name) for name in names.values())])
+    around = given.around.with_more(reader(more, tokens=False).means) if more else given.around
     # names are in it too: a centre that knows only examples lies nearer to the one left out than to the names
     centre = around.centre(seen.means)
     named = np.array(list(names), dtype=int)
-    choice = Choice(seen, centre, classes, count, named, bool(given.label_names))
-    sides, use_names = choice.made_with(np.arange(len(records)))
+    told = None
+    if tuning is None:
+        choice = Choice(seen, centre, classes, count, named, bool(given.label_names))
+        sides, use_names = choice.made_with(np.arange(len(records)))
+        told = choice.told() if judged else None
+    else:
+        sides, use_names = tuning.sides, bool(names)
     rows = seen.from_sides(sides, centre)[: len(records) + use_names * len(names)]
     owners = np.concatenate([classes, named])[: len(rows)]
-    solution = solve(rows @ rows.T, owners, count, len(rows) - len(records))
-    levels, familiar = [1.0] * count, np.zeros(0)
-    if len(solution.truth):
-        levels = levels_of(solution.left_out, solution.truth, np.bincount(classes, minlength=count))
-        # where examples are all but equal, one left out would be more familiar than any that is there
-        there = rows[solution.asked] @ rows.T @ solution.weights
-        familiar = np.minimum(familiarity(solution.left_out, levels), familiarity(there, levels))
-    told = choice.told()
+    solution = solve(rows @ rows.T, owners, count, len(rows) - len(records), ridge=tuning.ridge if tuning else 0.0)
+    levels, familiar = _usual(solution, rows, np.bincount(classes, minlength=count))
     evidence = Evidence(
         len(records), count, _accuracy(told, classes),
         max(Counter(classes.tolist()).values()) / len(classes),
-        with_half(rows, owners, len(records)), sides.depths, sides.tokens, use_names, time.perf_counter() - began,
-        _mistakes(records, task, told, solution), given.remarks,
+        with_half(rows, owners, len(records)) if told is not None else None,
+        sides.depths, sides.tokens, use_names, solution.ridge, time.perf_counter() - began,
+        _mistakes(records, task, told, solution), given.remarks, sides.views,
     )  # fmt: skip
-    task = FewShot(task.labels, levels, familiar.tolist())
-    head = _head(model, reader, seen, sides, centre, rows.T @ solution.weights)
-    return Adapted(model, task, head, Given(records, given.label_names, around), evidence)
-
-
-def _head(
-    model: Model, reader: Reader, seen: Seen, sides: Sides, centre: np.ndarray, matrix: np.ndarray
-) -> FewShotHead:
-    shape = model.config
-    head = FewShotHead(shape.hidden_size, shape.vocab_size, sides.depths, sides.tokens, matrix.shape[1])
+    matrix = rows.T @ solution.weights
+    if tuning is not None:
+        evidence, familiar = _by_others(evidence, tuning), tuning.familiar
+        factor = tuning.scale / solution.scale
+        matrix, levels = matrix * factor, [level * factor for level in levels]
+    head = _empty_head(base, sides, reader.pairs, count)
     head.frequency.copy_(reader.frequency)
-    head.centre.copy_(torch.from_numpy(centre[[seen.depths.index(depth) for depth in sides.depths]]))
+    head.centre.copy_(torch.from_numpy(centre[seen.places(sides)]))
     head.matrix.copy_(torch.from_numpy(matrix))
-    return head
+    kept = Given(records, given.label_names, around)
+    task = FewShot(task.labels, levels, familiar, task.pairs)
+    return Adapted(base, task, head, kept, evidence, tuning, adapters)
+
+
+def _usual(solution: Solution, rows: np.ndarray, sizes: np.ndarray) -> tuple[list[float], Sequence[float]]:
+    """What a text of each class usually scores there, and how familiar the examples look."""
+    if not len(solution.truth):
+        return [1.0] * len(sizes), ()
+    levels = levels_of(solution.left_out, solution.truth, sizes)
+    # where examples are all but equal, one left out would be more familiar than any that is there
+    there = rows[solution.asked] @ rows.T @ solution.weights
+    return levels, np.minimum(familiarity(solution.left_out, levels), familiarity(there, levels)).tolist()
+
+
+def _by_others(evidence: Evidence, tuning: Tuning) -> Evidence:
+    remarks = evidence.remarks
+    if 0 < tuning.examples < evidence.examples:
+        remarks += (
+            f"{evidence.examples - tuning.examples:,} examples came after it was tuned and are not in the share",
+        )
+    return replace(evidence, accuracy=tuning.accuracy, mistakes=tuning.mistakes, tier=tuning.tier, remarks=remarks)
+
+
+def _seen_through(base: Model, adapters: DepthAdapters | None) -> Model:
+    if adapters is None:
+        return base
+    model = Model(shell(base, adapters), base.tokenizer, max_length=base.max_length)
+    model.bf16 = base.bf16
+    return model
+
+
+def shell(base: Model, adapters: DepthAdapters | None) -> Albert:
+    """The encoder of a model, without its heads; with adapters, the same weights seen through them."""
+    with torch.device("meta"):  # what is made here is replaced at once
+        albert = Albert(base.config if adapters is None else replace(base.config, lora_rank=adapters.down.shape[2]))
+    if adapters is None:
+        albert.encoder = base.encoder
+        return albert
+    weights = {name: value for name, value in base.encoder.state_dict().items() if not name.startswith(ADAPTERS)}
+    albert.encoder.load_state_dict(weights, strict=False, assign=True)
+    albert.encoder.adapters = adapters.to(base.device)
+    return albert.requires_grad_(False).train(base.albert.training)
+
+
+def _empty_head(base: Model, sides: Sides, pairs: bool, classes: int) -> FewShotHead:
+    shape, pieces = base.config, pieces_for(pairs) * sides.tokens
+    return FewShotHead(shape.hidden_size, shape.vocab_size, sides.depths, pieces, classes, sides.views)
 
 
 def _accuracy(told: np.ndarray | None, classes: np.ndarray) -> float | None:
@@ -316,7 +363,7 @@ def _mistakes(
         return ()
     worst = solution.asked[np.argsort(-solution.losses)]
     wrong = [number for number in worst if task.labels[told[number]] != records[number].label]
-    return tuple((records[number].text, records[number].label, task.labels[told[number]]) for number in wrong[:SHOWN])
+    return tuple((records[number].shown, records[number].label, task.labels[told[number]]) for number in wrong[:SHOWN])
 
 
 def _fingerprint(model: Model) -> str:

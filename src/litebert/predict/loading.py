@@ -30,11 +30,11 @@ def load(path_or_name: str | Path) -> Model:
     """Load a model from a folder, one that comes with litebert, or one of the Hugging Face hub by its name."""
     path = builtin.folder_of(path_or_name)
     if Saved.is_at(path):
-        if (path / "config.json").is_file():
-            raise CheckpointError(
-                f"{path}: holds a whole model and an adapted one; delete config.json or few_shot.json"
-            )
         return _adapted(path)
+    return _whole(path, path_or_name)
+
+
+def _whole(path: Path, path_or_name: str | Path) -> Model:
     if not path.is_dir():
         path = _download(str(path_or_name))
     folder = load_folder(path)
@@ -47,6 +47,10 @@ def load(path_or_name: str | Path) -> Model:
 def _adapted(path: Path) -> Adapted:
     """What `litebert.adapt` made, on the model that it was made for."""
     saved = Saved.read(path)
+    if saved.is_whole:
+        return saved.on(_whole(path, path))
+    if (path / "config.json").is_file():
+        raise CheckpointError(f"{path}: holds a whole model and an adapted one; delete config.json or few_shot.json")
     if isinstance(saved.base, Path) and not saved.base.is_dir():
         raise CheckpointError(
             f"{path}: was made from the model in {saved.base}, which is not there; put it back, or adapt another model "

@@ -1,6 +1,6 @@
 """Texts as `adapt` looks at them, and which ways of looking tell its examples apart.
 
-Shapes: N texts, W windows of them, D depths, H hidden, P pieces, F features, C classes.
+Shapes: N texts, W windows of them, M means (a depth and a view each), H hidden, P pieces, F features, C classes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from litebert.errors import ConfigError
-from litebert.model.few_shot import features_of
+from litebert.model.few_shot import View, features_of
 from litebert.predict.model import Model
 from litebert.tasks.evidence import Solution, halves, solve
-from litebert.tasks.few_shot import Reading
+from litebert.tasks.few_shot import Reading, views_of
 from litebert.tasks.text import TextInput
 
 BETTER = 0.98
@@ -37,32 +37,41 @@ class Sides:
 
     depths: tuple[int, ...]
     tokens: bool
+    """Or, of a pair, how many of them its texts share."""
+    views: tuple[View, ...] = ("whole",)
+
+    @property
+    def means(self) -> list[tuple[int, View]]:
+        return [(depth, view) for depth in self.depths for view in self.views]
 
 
-def candidates(layers: int) -> list[Sides]:
+def candidates(layers: int, pairs: bool = False) -> list[Sides]:
     """The usual ones first."""
     early, middle = max(1, layers // 6), max(1, layers // 3)
     depths = [(early, layers), (middle, layers), (early,), (middle,), (layers,)]
     unique = list(dict.fromkeys(tuple(sorted(set(some))) for some in depths))
-    return [Sides(some, tokens) for tokens in (True, False) for some in unique] + [Sides((), True)]
+    views = dict.fromkeys([views_of(pairs), views_of(pairs)[-1:], views_of(pairs)[:1]])
+    found = [Sides(some, tokens, view) for view in views for tokens in (True, False) for some in unique]
+    return [*found, Sides((), True, views_of(pairs))]
 
 
 @dataclass(frozen=True)
 class Around:
-    """Texts without labels: how many windows of them, and their mean, (D, H)."""
+    """Texts without labels: how many windows of them, and their mean, (M, H)."""
 
     count: int
     mean: np.ndarray
 
     @classmethod
-    def none(cls, model: Model) -> Around:
-        return cls(0, np.zeros((len(depths_of(model)), model.config.hidden_size), dtype=np.float32))
+    def none(cls, model: Model, pairs: bool = False) -> Around:
+        means = len(depths_of(model)) * len(views_of(pairs))
+        return cls(0, np.zeros((means, model.config.hidden_size), dtype=np.float32))
 
     def with_more(self, means: np.ndarray) -> Around:
         total = self.count + len(means)
         return Around(total, (self.mean * (self.count / total) + means.sum(0) / total).astype(np.float32))
 
-    def centre(self, means: np.ndarray) -> np.ndarray:  # (W, D, H) -> (D, H)
+    def centre(self, means: np.ndarray) -> np.ndarray:  # (W, M, H) -> (M, H)
         """Of these and those."""
         return self.with_more(means).mean
 
@@ -71,9 +80,9 @@ class Around:
 class Seen:
     """Texts from all sides."""
 
-    depths: tuple[int, ...]
+    all: Sides
     means: np.ndarray
-    """(W, D, H)."""
+    """(W, M, H)."""
     tokens: np.ndarray | None
     """(W, P)."""
     owner: np.ndarray
@@ -81,8 +90,7 @@ class Seen:
 
     def from_sides(self, sides: Sides, centre: np.ndarray) -> np.ndarray:  # (N, F)
         """The mean of the windows of each text, as its scores will be."""
-        places = [self.depths.index(depth) for depth in sides.depths]
-        means = torch.from_numpy((self.means - centre)[:, places])
+        means = torch.from_numpy((self.means - centre)[:, self.places(sides)])
         tokens = torch.from_numpy(self.tokens) if sides.tokens and self.tokens is not None else None
         rows = features_of(means, tokens).numpy()
         counts = np.bincount(self.owner)
@@ -92,21 +100,26 @@ class Seen:
         np.add.at(found, self.owner, rows)
         return found / counts[:, None]
 
+    def places(self, sides: Sides) -> list[int]:
+        """Of their means among all."""
+        return [self.all.means.index(one) for one in sides.means]
+
 
 class Reader:
-    """Reads texts from all sides."""
+    """Reads texts, or pairs of them, from all sides."""
 
-    def __init__(self, model: Model, texts: Sequence[str], advance: Callable[[int], None]) -> None:
+    def __init__(self, model: Model, records: Sequence[TextInput], advance: Callable[[int], None]) -> None:
         self._model, self._advance = model, advance
-        self.frequency = _frequency(model, texts)
+        self.pairs = records[0].text_b is not None
+        self.frequency = frequency_of(model, [text for record in records for text in record.texts])
 
-    def __call__(self, texts: Sequence[str], tokens: bool = True) -> Seen:
+    def __call__(self, records: Sequence[TextInput], tokens: bool = True) -> Seen:
         model, depths = self._model, depths_of(self._model)
-        reading = Reading(depths, self.frequency, tokens)
-        examples = reading.features([TextInput(text) for text in texts], model.tokenizer, model.max_length)
+        reading = Reading(depths, self.pairs, self.frequency, tokens)
+        examples = reading.features(records, model.tokenizer, model.max_length)
         rows = model.score_examples(reading, examples, advance=self._advance)
         return Seen(
-            depths, torch.cat([row["means"] for row in rows]).numpy(),
+            Sides(depths, tokens, reading.views), torch.cat([row["means"] for row in rows]).numpy(),
             torch.cat([row["tokens"] for row in rows]).numpy() if tokens else None,
             np.repeat(np.arange(len(rows)), [len(row["means"]) for row in rows]),
         )  # fmt: skip
@@ -132,7 +145,7 @@ def depths_of(model: Model) -> tuple[int, ...]:
     return tuple(sorted({depth for sides in candidates(model.config.num_hidden_layers) for depth in sides.depths}))
 
 
-def _frequency(model: Model, texts: Sequence[str]) -> Tensor:  # (V,)
+def frequency_of(model: Model, texts: Sequence[str]) -> Tensor:  # (V,)
     """By the vocabulary, or where it does not say, by the texts."""
     tokenizer, size = model.tokenizer, model.config.vocab_size
     scores = tokenizer.piece_scores()
@@ -154,8 +167,9 @@ class Choice:
         """Behind the examples, of these classes, stand names of the classes `named`; `forced`: they must be used."""
         self._classes, self._count, self._named = classes, count, len(named) > 0
         self._owners = np.concatenate([classes, named])
-        self._alike = {one: _likeness(seen.from_sides(one, centre)) for one in _single(seen.depths, True)}
-        sides = candidates(max(seen.depths))[: 1 if len(classes) > CLEAR else None]
+        self._alike = {one: _likeness(seen.from_sides(one, centre)) for one in _single(seen.all)}
+        pairs = "apart" in seen.all.views
+        sides = candidates(max(seen.all.depths), pairs)[: 1 if len(classes) > CLEAR else None]
         with_names = [False, True] if self._named and not forced else [self._named]
         self._possible = [(one, use_names) for one in sides for use_names in with_names]
 
@@ -198,7 +212,7 @@ class Choice:
         return solve(likeness, owners, self._count, len(names), roughly=True), rows
 
     def _likeness(self, sides: Sides) -> np.ndarray:
-        return np.mean([self._alike[one] for one in _single(sides.depths, sides.tokens)], axis=0)
+        return np.mean([self._alike[one] for one in _single(sides)], axis=0)
 
 
 def _best(losses: np.ndarray) -> np.ndarray:  # (choices, M) -> (M,)
@@ -207,9 +221,9 @@ def _best(losses: np.ndarray) -> np.ndarray:  # (choices, M) -> (M,)
     return np.where(losses.min(0) < BETTER * losses[0], best, 0)
 
 
-def _single(depths: Sequence[int], tokens: bool) -> list[Sides]:
+def _single(sides: Sides) -> list[Sides]:
     """One by one."""
-    return [Sides((depth,), False) for depth in depths] + [Sides((), True)] * tokens
+    return [Sides((depth,), False, (view,)) for depth, view in sides.means] + [Sides((), True)] * sides.tokens
 
 
 def _likeness(rows: np.ndarray) -> np.ndarray:

@@ -2,51 +2,58 @@
 
 Examples:
   litebert adapt --examples ten_per_class.csv --out runs/adapted
+  litebert adapt --examples ten_per_class.csv --out runs/tuned --budget 600
   litebert adapt --model runs/adapted --examples more.csv --out runs/better
+  litebert adapt --task tag --examples few.conll --out runs/tagger
   echo 'my card has not arrived' | litebert predict --model runs/adapted
 
 The examples, a column of texts and one of labels, are read once by the model, which stays as it is; what tells them
-apart is solved for. How well that works is measured on every example by what is solved without it. An adapted model
-can be adapted again: examples are added to those it has, of old classes or new ones.
+apart is solved for. How well that works is measured on every example by what is solved without it. Where --budget has
+time for it, the model is also tuned on half of the examples and asked about the others, and kept so if that is better.
+An adapted model can be adapted again: examples are added to those it has, of old classes or new ones. For --task tag
+the examples are sentences with marked spans; nothing is tuned, and what comes out is a whole model.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from litebert.builtin import DEFAULT
-from litebert.errors import DataError
+from litebert.errors import ConfigError, DataError
 from litebert.recipes._shared import make_console, refuse_overwrite
-
-MISTAKES = 3
-"""Shown of those that are worst."""
-HINT = 40
-"""Examples from which on it can be guessed what others would bring."""
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from litebert.predict import Evidence
+    from rich.console import Console
+
+    from litebert.predict import Model
 
 
 @dataclass(frozen=True)
 class Config:
     examples: Path
-    """Labelled texts: CSV, TSV, JSONL or Parquet, a few of every class."""
+    """Labelled texts, or pairs of them (text_a, text_b): CSV, TSV, JSONL or Parquet, a few of every class. For tag:
+    CoNLL columns, or JSONL with spans."""
     out: Path
     """Folder for the examples and what was solved; it needs --model beside it."""
+    task: Literal["classify", "tag"] = "classify"
+    """What to learn: a class for each text, or spans in it."""
     model: str = DEFAULT
     """Model folder, or the name of one that is built in or on the hub; or an adapted one, which gets more examples."""
     unlabelled: Path | None = None
     """More texts of the kind, without labels, a line or row each: they say what is usual."""
-    label_names: bool | None = None
-    """Let the names of the classes count as examples; by default if that helps."""
+    budget: float = 10.0
+    """Seconds that it may take, about; reading the examples once is the least. On a CPU tuning takes minutes."""
+    label_names: bool = True
+    """Let the names of the classes count as examples where that helps."""
     columns: tuple[str, ...] = ()
     """What stands where, if not under its usual name: text=sentence label=class, or text=1 label=2."""
     skip_bad: bool = False
-    """Leave out rows that cannot be read instead of stopping at the first."""
+    """Leave out rows that cannot be read, and texts that have two labels, instead of stopping at the first."""
     json: bool = False
     """Print JSON instead of sentences."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -57,82 +64,74 @@ def run(config: Config) -> None:
     import json
 
     from litebert.data.labelled import Source
-    from litebert.predict import Adapted, adapt, load
-    from litebert.tasks import Classify
+    from litebert.predict import Adapted, load
+    from litebert.tasks import TASKS, Tag
     from litebert.train.log import counting
     from litebert.train.runtime import has_bfloat16, pick_device
 
     refuse_overwrite(config.out / "config.json", "a model")
+    is_tag = config.task == Tag.name
+    if is_tag and config.unlabelled is not None:
+        raise ConfigError("--unlabelled says nothing of tags; leave it out")
     source = Source.of(config.columns, config.skip_bad)
-    records = Classify.read(config.examples, source)
-    if pair := next((record for record in records if record.text_b is not None), None):
-        raise DataError(
-            f"{pair.place}: a pair of texts; adapt is about single ones: name the column with --columns text="
-        )
+    task: Any = TASKS[config.task]
+    records = task.read(config.examples, source)
     around = [] if config.unlabelled is None else _texts(config.unlabelled, config)
     model, console = load(config.model).to(pick_device(config.device)), make_console()
     reader = model.base if isinstance(model, Adapted) else model
     reader.bf16 = has_bfloat16(model.device)  # twice as fast on a CPU too, and no worse
     with counting(console, "reading", len(records) + len(around)) as bar:
-        found = adapt(
-            model,
-            [record.text for record in records],
-            [record.label for record in records],
-            unlabelled=around,
-            label_names=config.label_names,
-            places=[record.place for record in records],
-            advance=lambda count: bar.advance(bar.task_ids[0], count),
-        )
+        learn = partial(_tagger, config) if is_tag else partial(_classifier, config, around, console)
+        found, told, lines = learn(model, records, lambda count: bar.advance(bar.task_ids[0], count))
     found.save(config.out)
     if source.skipped:
         console.print(f"{len(source.skipped):,} rows left out, the first: {source.skipped[0]}", markup=False)
     if config.json:
-        print(
-            json.dumps(
-                asdict(found.evidence) | {"margin": found.evidence.margin, "with_twice": found.evidence.with_twice},
-                ensure_ascii=False,
-            )
-        )
+        print(json.dumps(told, ensure_ascii=False))
         return
-    for line in lines_of(found.evidence):
+    asked = f"litebert evaluate --model {config.out} --data {'test.conll' if is_tag else 'test.csv'}"
+    next_one = f"next: echo 'a new text' | litebert predict --model {config.out}, or {asked}"
+    for line in (*lines, f"saved in {config.out}", next_one):
         console.print(line, highlight=False, markup=False)
-    console.print(f"saved in {config.out}", highlight=False, markup=False)
-    console.print(
-        f"next: echo 'a new text' | litebert predict --model {config.out}, or litebert evaluate --model {config.out} "
-        "--data test.csv",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
+
+
+def _classifier(
+    config: Config, around: list[str], console: Console, model: Model, records: list[Any], advance: Any
+) -> tuple[Model, dict[str, Any], Iterator[str]]:
+    """The model, what speaks for it, and that in words."""
+    from litebert.predict.adapted import given_as
+    from litebert.recipes._adapt_lines import lines_of
+    from litebert.tuning import adapt
+
+    found = adapt(
+        model,
+        [given_as(record) for record in records],
+        [record.label for record in records],
+        budget_s=config.budget,
+        unlabelled=around,
+        label_names=None if config.label_names else False,
+        skip_conflicts=config.skip_bad,
+        places=[record.place for record in records],
+        advance=advance,
+        say=lambda line: console.print(line, highlight=False, markup=False),
     )
+    evidence = found.evidence
+    told = asdict(evidence) | {"margin": evidence.margin, "with_twice": evidence.with_twice}
+    return found, told, lines_of(evidence)
 
 
-def lines_of(evidence: Evidence) -> Iterator[str]:
-    """What somebody wants to know of it."""
-    yield f"{evidence.examples:,} examples of {evidence.classes:,} classes, {evidence.seconds:.1f} s"
-    yield from evidence.remarks
-    if evidence.accuracy is None:
-        yield "no class has two examples: nothing can be left out to see how well this works"
-    else:
-        yield (
-            f"of examples left out {evidence.accuracy:.0%} (± {evidence.margin or 0:.0%}) are told right; the largest "
-            f"class alone would get {evidence.chance:.0%}"
-        )
-        if evidence.accuracy <= evidence.chance:
-            yield (
-                "that is no better than guessing: give more examples, above all of rare classes (all classes count "
-                "alike here, however many examples they have), or check the labels"
-            )
-        for text, label, taken in evidence.mistakes[:MISTAKES]:
-            yield f"  {label}, taken for {taken}: {text[:80]}"
-    if evidence.examples >= HINT and evidence.with_half is not None and evidence.with_twice is not None:
-        yield (
-            f"with half of the examples it would be {evidence.with_half:.0%}; twice as many may give about "
-            f"{evidence.with_twice:.0%}"
-        )
-    passes = " and ".join(map(str, evidence.depths))
-    looked = [f"hidden states after {passes} passes"] * bool(passes) + ["the tokens themselves"] * evidence.tokens
-    looked += ["the names of the classes"] * evidence.label_names
-    yield f"what tells them apart best: {', '.join(looked)}"
+def _tagger(
+    config: Config, model: Model, records: list[Any], advance: Any
+) -> tuple[Model, dict[str, Any], Iterator[str]]:
+    """The same for spans."""
+    from litebert.predict import Adapted
+    from litebert.predict.tagger import adapt_tags
+    from litebert.recipes._adapt_lines import lines_of_tags
+
+    if isinstance(model, Adapted):
+        raise ConfigError(f"{config.model} tells classes already; give the --model that it was made from")
+    found, evidence = adapt_tags(model, records, advance)
+    return found, asdict(evidence), lines_of_tags(evidence)
 
 
 def _texts(path: Path, config: Config) -> list[str]:

@@ -33,6 +33,10 @@ class Solution:
     """(M,) their classes."""
     losses: np.ndarray
     """(M,) of their probabilities, in nats."""
+    ridge: float
+    """The penalty."""
+    scale: float
+    """That is in the weights and the scores."""
 
     @property
     def loss(self) -> float:
@@ -40,12 +44,15 @@ class Solution:
         return float(self.losses.mean()) if len(self.losses) else math.inf
 
 
-def solve(likeness: np.ndarray, owners: np.ndarray, count: int, names: int = 0, roughly: bool = False) -> Solution:
+def solve(
+    likeness: np.ndarray, owners: np.ndarray, count: int, names: int = 0, roughly: bool = False, ridge: float = 0.0
+) -> Solution:
     """Ridge regression on the classes from how alike examples are, (N, N), 1 where they are equal.
 
-    The penalty (or `roughly`: the usual one) and the scale suit examples left out best. The last `names` examples are
-    names of classes, and are never left out. All classes count alike, however many examples they have, and a name
-    counts as much in a class of two as in one of ten; else a class would change whenever one of its own is left out.
+    The penalty (unless one is given, or `roughly`, with the usual one) and the scale suit examples left out best. The
+    last `names` examples are names of classes, and are never left out. All classes count alike, however many examples
+    they have, and a name counts as much in a class of two as in one of ten; else a class would change whenever one of
+    its own is left out.
     """
     real = len(owners) - names
     sizes = np.bincount(owners[:real], minlength=count)
@@ -55,8 +62,8 @@ def solve(likeness: np.ndarray, owners: np.ndarray, count: int, names: int = 0, 
     known = np.flatnonzero(sizes[owners[:real]] > 1)
     truth = owners[known]
     best: Solution | None = None
-    for ridge in RIDGES if len(known) and not roughly else (USUAL_RIDGE,):
-        inverse = np.linalg.inv(likeness + ridge * np.eye(len(likeness)))
+    for penalty in RIDGES if len(known) and not roughly and not ridge else (ridge or USUAL_RIDGE,):
+        inverse = np.linalg.inv(likeness + penalty * np.eye(len(likeness)))
         own = inverse[known, known][:, None]
         weights = inverse @ by_example
         left_out = by_example[known] - weights[known] / own
@@ -64,15 +71,16 @@ def solve(likeness: np.ndarray, owners: np.ndarray, count: int, names: int = 0, 
         if names:
             named = inverse @ by_name
             weights, left_out = weights + named, left_out - named[known] / own
-        scale = _best_scale(left_out, truth, roughly) if len(known) else USUAL_SCALE
+        scale = best_scale(left_out, truth, roughly) if len(known) else USUAL_SCALE
         losses = losses_of(left_out * scale, truth)
         if best is None or losses.mean() < best.loss:
-            best = Solution(weights * scale, left_out * scale, known, truth, losses)
+            best = Solution(weights * scale, left_out * scale, known, truth, losses, penalty, scale)
     assert best is not None
     return best
 
 
-def _best_scale(scores: np.ndarray, truth: np.ndarray, roughly: bool) -> float:
+def best_scale(scores: np.ndarray, truth: np.ndarray, roughly: bool = False) -> float:
+    """With which probabilities suit best."""
     scales = (SCALES[::4] if roughly else SCALES) / max(1e-9, float(scores.std()))
     return float(min(scales, key=lambda scale: float(losses_of(scores * scale, truth).mean())))
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from litebert.data.batches import Batch, Example
 from litebert.model import Albert
-from litebert.model.few_shot import means_of, tokens_of
+from litebert.model.few_shot import PIECES, SHARED, View, means_of, pieces_of
 from litebert.tasks.base import Scores
 from litebert.tasks.classify import Classify, ClassifyOutput
 from litebert.tasks.text import TextInput
@@ -41,8 +41,14 @@ class FewShot(Classify):
     name = "few-shot"
     head_name = "few_shot"
 
-    def __init__(self, labels: Sequence[str], levels: Sequence[float] = (), familiar: Sequence[float] = ()) -> None:
-        super().__init__(labels, pairs=False)
+    def __init__(
+        self,
+        labels: Sequence[str],
+        levels: Sequence[float] = (),
+        familiar: Sequence[float] = (),
+        pairs: bool | None = False,
+    ) -> None:
+        super().__init__(labels, pairs=pairs)
         self.levels = list(levels)
         """What a text of each class usually scores there."""
         self.familiar = sorted(familiar)
@@ -51,7 +57,8 @@ class FewShot(Classify):
     @classmethod
     def learn_labels(cls, records: Sequence[TextInput]) -> FewShot:
         """The classes of these records, about which nothing else is known yet."""
-        return cls(Classify.learn_from(records).labels)
+        task = Classify.learn_from(records)
+        return cls(task.labels, pairs=task.pairs)
 
     def scores(self, model: Albert, batch: Batch) -> Scores:
         head: Any = model.heads[self.head_name].to(batch.input_ids.device)  # the encoder may have moved without it
@@ -87,12 +94,24 @@ def levels_of(scores: np.ndarray, truth: np.ndarray, sizes: np.ndarray) -> list[
 class Reading(FewShot):
     """Reads texts for `FewShot` from all sides, before anybody knows which of them matter."""
 
-    def __init__(self, depths: Sequence[int], frequency: Tensor, tokens: bool) -> None:
-        super().__init__(["no", "class"])
-        self.depths, self.frequency, self.tokens = depths, frequency, tokens
+    def __init__(self, depths: Sequence[int], pairs: bool, frequency: Tensor, tokens: bool) -> None:
+        super().__init__(["no", "class"], pairs=pairs)
+        self.depths, self.views, self.frequency, self.tokens = depths, views_of(pairs), frequency, tokens
+        self.pieces = pieces_for(pairs)
 
     def scores(self, model: Albert, batch: Batch) -> Scores:
         given = batch.input_ids, batch.real
         frequency = self.frequency.to(batch.input_ids.device)
-        means = means_of(model.encoder, self.depths, frequency, *given, batch.token_type_ids)
-        return {"means": means} | ({"tokens": tokens_of(*given, frequency)} if self.tokens else {})
+        means = means_of(model.encoder, self.depths, self.views, frequency, *given, batch.token_type_ids)
+        if not self.tokens:
+            return {"means": means}
+        return {"means": means, "tokens": pieces_of(*given, batch.token_type_ids, frequency, self.pieces)}
+
+
+def views_of(pairs: bool) -> tuple[View, ...]:
+    """All that there are."""
+    return ("whole", "apart") if pairs else ("whole",)
+
+
+def pieces_for(pairs: bool) -> int:
+    return SHARED if pairs else PIECES

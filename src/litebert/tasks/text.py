@@ -39,6 +39,10 @@ class TextInput:
         return self.where or repr(self.text[:40])
 
     @property
+    def texts(self) -> list[str]:
+        return [self.text] if self.text_b is None else [self.text, self.text_b]
+
+    @property
     def shown(self) -> str:
         return self.text if self.text_b is None else f"{self.text} ‖ {self.text_b}"
 

@@ -95,6 +95,10 @@ class Tokenizer:
         self._warned = False
         self._truncating = lru_cache(maxsize=16)(self._build_truncating)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and processes get what it was made of; a cache of methods cannot travel."""
+        return Tokenizer, (self._pipeline, self.specials, self.spiece)
+
     @classmethod
     def from_spiece(cls, path: str | Path, *, lowercase: bool = True, keep_accents: bool = False) -> Tokenizer:
         """Import an English ALBERT's `spiece.model`, with Google's clean-up of the text before it."""
