@@ -24,8 +24,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "builtin": set(),
     "predict": BASE | {"tokenizer", "data", "model", "tasks", "interop", "builtin"},
     "train": BASE,
+    "meta": BASE | {"tokenizer", "data", "model", "tasks", "train"},
     "measure": BASE,
-    "recipes": BASE | {"tokenizer", "data", "model", "tasks", "interop", "predict", "train", "measure", "builtin"},
+    "recipes": BASE
+    | {"tokenizer", "data", "model", "tasks", "interop", "predict", "train", "meta", "measure", "builtin"},
     "cli": BASE | {"recipes"},
     "__main__": {"cli"},
 }

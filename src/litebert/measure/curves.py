@@ -155,6 +155,37 @@ def draw_points(points: Sequence[Point], caption: str, x_label: str, y_label: st
     return _as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
 
 
+@dataclass(frozen=True)
+class Score:
+    """What somebody reached, within a margin, and what it took."""
+
+    name: str
+    number: int
+    """Decides its colour."""
+    cost: float
+    value: float
+    margin: float
+
+
+def draw_scores(scores: Sequence[Score], caption: str, x_label: str, y_label: str) -> str:
+    """Shares upwards with their margins, cost to the right, each ten times the last."""
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    figure, axes = _figure(5.6, 3.2)
+    for score in scores:
+        colour = COLOURS[colour_of(score.number)][0]
+        axes.errorbar(score.cost, score.value, yerr=score.margin, fmt="o", markersize=5, color=colour, elinewidth=1.2)
+        axes.annotate(score.name, (score.cost, score.value), (7, 0), textcoords="offset points", va="center",
+                      fontsize=8, color=colour, parse_math=False)  # fmt: skip
+    axes.set(xscale="log", xlabel=x_label, ylabel=y_label)
+    axes.margins(x=0.25)
+    axes.xaxis.set_major_locator(LogLocator(numticks=12))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value, percent=True)))
+    axes.minorticks_off()
+    return _as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
+
+
 def draw_bars(groups: Mapping[str, Mapping[str, float]], names: Sequence[str], caption: str, unit: str) -> str:
     """Groups of bars from left to right, each with its value; `names` have the colours of runs, in their order."""
     bars = sum(len(group) for group in groups.values())
