@@ -111,7 +111,7 @@ def test_inner_steps_lower_the_loss_on_the_examples(examples: list[Example]) -> 
         weights, head = learner.adapted(episode.support, episode.way, second_order=False)
         scores = torch.nn.functional.linear(learner.with_weights(weights, episode.support), *head)
         losses.append(torch.nn.functional.cross_entropy(scores, episode.classes[: episode.learned]).item())
-    assert losses[1] < 0.8 * losses[0]
+    assert losses[1] < 0.9 * losses[0]
 
 
 @pytest.mark.parametrize("algorithm", ["maml", "anil"])

@@ -58,6 +58,8 @@ def run_episodes(config: Config) -> None:
             raise ConfigError(f"{name} has its classes already; give the model that it was adapted from")
         set_precision(model, config.precision)
     table, stored = _episodes_of(config, next(iter(models.values())))
+    if len(stored.episodes) < 2:
+        raise ConfigError("1 episode says nothing about others; have more drawn, 600-episodes are usual")
     for name, model in models.items():
         asked = {table.labels[rows[0]] for episode in stored.episodes for rows in episode.support}
         check_disjoint({f"what {name} learned from": meta_of(model).get("classes", []), str(table.path): sorted(asked)})
