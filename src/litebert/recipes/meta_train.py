@@ -27,7 +27,7 @@ class Config:
     model: str = DEFAULT
     """Model folder, or the name of one that is built in or on the hub."""
     data: Path
-    """Labelled texts of many classes, or a plain text (.txt), whose words are the classes."""
+    """Labelled texts of many classes; or a plain text, named .txt, whose words are then the classes."""
     out: Path
     """Folder for the model, its checkpoints, its log and the episodes it is measured on."""
     algorithm: Algorithm = "proto"
