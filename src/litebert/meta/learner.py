@@ -97,6 +97,8 @@ class Learner(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder, self.algorithm, self.distance, self.inner_steps = encoder, algorithm, distance, inner_steps
+        self.bf16 = False
+        """Read in bfloat16. What comes after is computed in float32 all the same: cosines differ in the third digit."""
         self.after = None if after is None else [torch.from_numpy(part) for part in (after.weight, after.bias)]
         self.log_scale = nn.Parameter(torch.tensor(math.log(START_SCALE[distance])))
         rates = dict.fromkeys(sorted({name.split(".")[0] for name in self._changing()}), inner_rate)
@@ -119,7 +121,8 @@ class Learner(nn.Module):
         return {name: weight for name, weight in named if not name.startswith("pooler") and weight.requires_grad}
 
     def forward(self, batch: Batch) -> Tensor:  # (S, H)
-        vectors = mean_of(self.encoder, batch)
+        with torch.autocast(batch.input_ids.device.type, torch.bfloat16, enabled=self.bf16):
+            vectors = mean_of(self.encoder, batch)
         if self.after is not None:
             weight, bias = (part.to(vectors) for part in self.after)
             vectors = F.linear(vectors, weight, bias)

@@ -100,8 +100,7 @@ def as_meta_trained(learned: Learned, episode: Episode) -> float:
     model = learned.model
     assert learned.learner is not None
     questions = Questions.of(episode, learned.examples, model.tokenizer.pad_id, model.device)
-    with torch.autocast(model.device.type, torch.bfloat16, enabled=model.bf16):
-        return accuracy_of(learned.learner, questions)
+    return accuracy_of(learned.learner, questions)
 
 
 def finetuned(learned: Learned, episode: Episode) -> float:

@@ -138,6 +138,8 @@ def _read(table: Table, episodes: Sequence[Episode], model: Model, vectors: bool
     pace = (time.perf_counter() - began) / len(rows)
     meta = meta_of(model)
     learner = Learner.of_settings(model.encoder, meta, model.after) if meta else None
+    if learner is not None:
+        learner.bf16 = model.bf16
     return Learned(table.texts, table.labels, model, examples, found, learner), pace
 
 

@@ -94,8 +94,6 @@ class Run:
     def __init__(self, config: Config, console: Console) -> None:
         self.config, self.console = config, console
         self.device = pick_device(config.device)
-        usual = has_bfloat16(self.device)
-        self.bf16 = config.precision == "bf16" or (config.precision == "auto" and usual)
         self.shape = Shape.parse(config.episodes)
         self.model = load(config.model).to(self.device)
         self.length = self._checked_length()
@@ -105,6 +103,8 @@ class Run:
             self.model.encoder, config.algorithm, config.distance, config.inner_steps, config.inner_rate,
             self.model.after,
         ).to(self.device)  # fmt: skip
+        usual = has_bfloat16(self.device)
+        self.learner.bf16 = config.precision == "bf16" or (config.precision == "auto" and usual)
         rate = usual_rate(self.model) if config.learning_rate is None else config.learning_rate
         self.schedule = warmup_linear(rate, config.steps)
         own = {name: Tuning(scale=OWN_RATE / rate) for name, _ in self.learner.named_parameters() if "log_" in name}
@@ -116,7 +116,7 @@ class Run:
         files = [path for path in (config.data, config.valid, config.test) if path is not None]
         self.decisive = {name: str(value) for name, value in asdict(config).items() if name not in UNDECISIVE}
         self.decisive |= {f"content of {path}": sha256_of(path) for path in files}
-        self.decisive |= {"precision": "bf16" if self.bf16 else "fp32"}
+        self.decisive |= {"precision": "bf16" if self.learner.bf16 else "fp32"}
         self.best, self.best_step, self.start = -1.0, 0, -1.0
 
     def _checked_length(self) -> int:
@@ -205,8 +205,7 @@ class Run:
         return Questions.of(episode, part.examples, self.model.tokenizer.pad_id, self.device)
 
     def _loss(self, questions: Questions) -> dict[str, Tensor]:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            return loss_of(self.learner, questions, 1 / self.config.batch_size)
+        return loss_of(self.learner, questions, 1 / self.config.batch_size)
 
     # what happens after a step
 
@@ -221,11 +220,8 @@ class Run:
 
     def _measure(self) -> float:
         """The accuracy on the episodes of classes to choose by."""
-        found = []
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            for episode in self.valid:
-                found.append(accuracy_of(self.learner, self._read(self.parts["valid"], episode)))
-        return float(np.mean(found))
+        part = self.parts["valid"]
+        return float(np.mean([accuracy_of(self.learner, self._read(part, episode)) for episode in self.valid]))
 
     def _save_model(self) -> None:
         """Without heads: what they were taught was taught to another encoder."""
