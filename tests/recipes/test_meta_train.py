@@ -92,7 +92,7 @@ def test_it_says_what_it_does_and_what_comes_next(
 @pytest.mark.parametrize(
     "flags",
     [
-        *(("--algorithm", algorithm) for algorithm in get_args(Algorithm)[1:]),
+        *(("--algorithm", algorithm, "--steps", 2) for algorithm in get_args(Algorithm)[1:]),
         ("--distance", "squared"),
         ("--episodes", "3-way", "1-shot", "2-queries", "5-episodes"),
         ("--batch-size", 1),
@@ -143,6 +143,21 @@ def test_files_for_each_purpose_must_not_share_a_class(
     assert litebert(*given) == 0
     assert not (tmp_path / "out" / "test.jsonl").exists()
     assert set(read_json(tmp_path / "out" / "meta.json")["classes"]) == {f"about {word}" for word in WORDS[:8]}
+
+
+def test_what_was_learned_from_before_counts_too(
+    trained: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert litebert(*command(trained, data, tmp_path / "out", "--seed", 1)) == 2
+    assert f"are in what {trained} learned from and in valid: 'about " in capsys.readouterr().err
+    train, valid = (
+        write_csv(tmp_path / f"{name}.csv", [row | {"label": f"{name} {row['label']}"} for row in make_rows(WORDS[:3])])
+        for name in ("train", "valid")
+    )
+    assert litebert(*command(trained, train, tmp_path / "out", "--valid", valid)) == 0
+    before, after = (set(read_json(out / "meta.json")["classes"]) for out in (trained, tmp_path / "out"))
+    assert before < after
+    assert len(after) == len(before) + 6
 
 
 def test_all_of_a_test_file_may_be_asked_about(start: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from litebert.builtin import folder_of
 from litebert.data.batches import Example, collate
 from litebert.data.episodes import Episode
 from litebert.errors import ConfigError, require_extra
-from litebert.files import read_json
 from litebert.measure.baselines import bag_of_words
 from litebert.meta.algorithms import accuracy_of
 from litebert.meta.learner import Learner, Questions
@@ -155,9 +153,3 @@ METHODS: dict[Method, Callable[[Learned, Episode], float]] = {
 }  # fmt: skip
 WITHOUT_A_MODEL: tuple[Method, ...] = ("majority", "words")
 FROM_VECTORS: tuple[Method, ...] = ("probe", "prototypes")
-
-
-def meta_of(model: Model) -> dict[str, Any]:
-    """What `litebert meta-train` wrote beside the model; nothing for others."""
-    path = Path(model.source or "") / "meta.json"
-    return read_json(path) if path.is_file() else {}

@@ -25,9 +25,9 @@ from litebert.measure.paired import mean_difference, mean_of
 from litebert.measure.report import Report
 from litebert.meta.learner import Learner
 from litebert.predict import Adapted, Model, load
-from litebert.recipes._episode_methods import FROM_VECTORS, METHODS, WITHOUT_A_MODEL, Learned, meta_of
+from litebert.recipes._episode_methods import FROM_VECTORS, METHODS, WITHOUT_A_MODEL, Learned
 from litebert.recipes._shared import make_console, set_precision
-from litebert.recipes._tables import Table
+from litebert.recipes._tables import Table, meta_of, practised_on
 from litebert.recipes.evaluate import Config, Method
 from litebert.train.log import counting
 from litebert.train.runtime import pick_device
@@ -62,7 +62,7 @@ def run_episodes(config: Config) -> None:
         raise ConfigError("1 episode says nothing about others; have more drawn, 600-episodes are usual")
     for name, model in models.items():
         asked = {table.labels[rows[0]] for episode in stored.episodes for rows in episode.support}
-        check_disjoint({f"what {name} learned from": meta_of(model).get("classes", []), str(table.path): sorted(asked)})
+        check_disjoint({f"what {name} learned from": practised_on(model), str(table.path): sorted(asked)})
     methods = [method for method in METHODS if method in config.methods]
     total = len(stored.episodes) * (len(models) * len(methods))
     with counting(console, f"{len(stored.episodes):,} episodes", total) as bar:

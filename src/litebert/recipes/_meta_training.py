@@ -23,7 +23,7 @@ from litebert.model import Albert
 from litebert.predict import Model, load
 from litebert.recipes._finetuning_plan import usual_rate
 from litebert.recipes._shared import write_run
-from litebert.recipes._tables import Table, is_plain
+from litebert.recipes._tables import Table, is_plain, practised_on
 from litebert.train.checkpointing import Checkpoints
 from litebert.train.guard import Guard
 from litebert.train.log import RunLog
@@ -42,6 +42,7 @@ OWN_RATE = 0.01
 WEIGHT_DECAY = 0.01
 TEST_EPISODES = 600
 """That are written for who wants to know."""
+PURPOSE = {"train": "learn from", "valid": "choose by", "test": "test on"}
 UNDECISIVE = {"out", "resume", "device", "save_every"}
 """Settings that may differ when a run is resumed."""
 
@@ -136,7 +137,11 @@ class Run:
         if config.valid is None:
             pools = divided(tables["train"].pool, config.seed)
             tables = dict.fromkeys(pools, tables["train"])
-        check_disjoint({f"{given[part] or part}": pool for part, pool in pools.items()})
+        named = {f"{given[part] or part}": pool for part, pool in pools.items()}
+        check_disjoint(named)
+        before = {f"what {config.model} learned from": practised_on(self.model)}
+        for name, pool in list(named.items())[1:]:  # more may be learned from what was learned from before
+            check_disjoint(before | {name: pool})
         encoded = {
             table.path: [Example([one]) for one in tokenizer.encode(table.texts, max_length=self.length)]
             for table in tables.values()
@@ -188,7 +193,7 @@ class Run:
         if "test" in self.parts:
             drawn = self._drawn("test", TEST_EPISODES)
             Stored(self.parts["test"].table.path, config.columns, drawn).write(config.out / "test.jsonl")
-        counts = ", ".join(f"{len(part.pool):,} to {_PURPOSE[name]}" for name, part in self.parts.items())
+        counts = ", ".join(f"{len(part.pool):,} to {PURPOSE[name]}" for name, part in self.parts.items())
         self._say(f"{config.algorithm}: classes {counts}; {config.steps:,} steps on {self.device}")
 
     def _say(self, text: str) -> None:
@@ -231,14 +236,12 @@ class Run:
         albert.encoder = self.learner.encoder
         Model(albert, self.model.tokenizer, None, self.length, self.model.after).save(out)
         parts = [self.parts[part] for part in ("train", "valid")]
-        seen = sorted({name for part in parts if not is_plain(part.table.path) for name in part.pool})
-        write_json(out / "meta.json", self.learner.settings() | {"classes": seen})
+        seen = {name for part in parts if not is_plain(part.table.path) for name in part.pool}
+        classes = sorted(seen | set(practised_on(self.model)))
+        write_json(out / "meta.json", self.learner.settings() | {"classes": classes})
 
     def _save(self, step: Step) -> None:
         if step.stopping or self.saving.due(step.done):
             self.log.flush()
             state = {"best": self.best, "best_step": self.best_step, "start": self.start, "guard": self.guard.state()}
             self.checkpoints.save(step.done, self.decisive, state=state)
-
-
-_PURPOSE = {"train": "learn from", "valid": "choose by", "test": "test on"}

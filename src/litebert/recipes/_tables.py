@@ -1,16 +1,19 @@
-"""Files that episodes are drawn from."""
+"""Files that episodes are drawn from, and what a model has practised on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from litebert.data.corpus import read_lines
 from litebert.data.episodes import Pool, pool_of
 from litebert.data.labelled import PLAIN, Source, format_of
 from litebert.data.words import hidden_words
 from litebert.errors import DataError
+from litebert.files import read_json
+from litebert.predict import Model
 from litebert.tasks import Classify
 
 
@@ -43,3 +46,14 @@ class Table:
 def is_plain(path: Path) -> bool:
     """Is it text that nobody has labelled?"""
     return format_of(path) in PLAIN
+
+
+def meta_of(model: Model) -> dict[str, Any]:
+    """What `litebert meta-train` wrote beside the model; nothing for others."""
+    path = Path(model.source or "") / "meta.json"
+    return read_json(path) if path.is_file() else {}
+
+
+def practised_on(model: Model) -> list[str]:
+    """The classes that it has learned from, or was chosen by."""
+    return list(meta_of(model).get("classes", []))
