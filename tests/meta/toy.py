@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
 
 import torch
 
-from litebert.data.batches import Example
 from litebert.data.episodes import Pool, Shape, draw
 from litebert.meta.learner import Learner, Questions
 from litebert.meta.settings import Algorithm
@@ -18,20 +16,14 @@ FIRST = 4
 SHAPE = Shape((4, 4), (1, 2), 4, 30)
 
 
-@dataclass(frozen=True)
-class Text:
-    ids: list[int]
-    type_ids: list[int] = field(default_factory=lambda: [0] * 8)
-
-
-def texts() -> list[Example]:
-    """Class after class: six tokens of noise and the one of the class, in any order."""
+def texts() -> list[list[int]]:
+    """Class after class: four to six tokens of noise and the one of the class, in any order."""
     chance = random.Random(0)
     found = []
     for number in range(CLASSES):
         for _ in range(TEXTS):
-            ids = [FIRST + chance.randrange(NOISE) for _ in range(6)] + [FIRST + NOISE + number]
-            found.append(Example([Text([2, *chance.sample(ids, 7)])]))
+            ids = [FIRST + NOISE + number, *(FIRST + chance.randrange(NOISE) for _ in range(chance.randint(4, 6)))]
+            found.append([2, *chance.sample(ids, len(ids))])
     return found
 
 
@@ -51,5 +43,5 @@ def make_learner(algorithm: Algorithm, hidden: int = 32, **settings: object) -> 
     return Learner(Encoder(config), algorithm, **settings)  # type: ignore[arg-type]
 
 
-def questions(examples: list[Example], classes: Pool, number: int, shape: Shape = SHAPE) -> Questions:
-    return Questions.of(draw(classes, shape, 0, number), examples, 0, torch.device("cpu"))
+def questions(examples: list[list[int]], classes: Pool, number: int, shape: Shape = SHAPE) -> Questions:
+    return Questions.of(draw(classes, shape, 0, number), examples, torch.device("cpu"))

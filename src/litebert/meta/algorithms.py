@@ -24,7 +24,7 @@ def scores_of(learner: Learner, questions: Questions, second_order: bool = False
     """What the learner says of an episode's questions after its examples."""
     if not learner.is_adapting:
         vectors = learner(questions.texts)
-        head = learner.head_of(vectors[: questions.learned], questions.classes[: questions.learned], questions.way)
+        head = learner.head_of(vectors[: questions.learned], questions.support.classes, questions.way)
         return F.linear(vectors[questions.learned :], *head)
     weights, head = learner.adapted(questions.support, questions.way, second_order)
     return F.linear(learner.with_weights(weights, questions.asked), *head)
@@ -36,12 +36,12 @@ def loss_of(learner: Learner, questions: Questions, share: float = 1.0) -> dict[
     Reptile leaves its gradients in the parameters itself."""
     if learner.algorithm == "reptile":
         return _follow(learner, questions, share)
-    asked = questions.classes[questions.learned :]
+    asked = questions.asked.classes
     if learner.algorithm == "contrast":
         vectors = learner(questions.texts)
-        loss = contrast(learner, vectors, questions.classes)
+        loss = contrast(learner, vectors, questions.texts.classes)
         examples, rest = vectors[: questions.learned], vectors[questions.learned :]
-        scores = F.linear(rest, *learner.head_of(examples, questions.classes[: questions.learned], questions.way))
+        scores = F.linear(rest, *learner.head_of(examples, questions.support.classes, questions.way))
     else:
         scores = scores_of(learner, questions, second_order=learner.algorithm in ("maml", "anil"))
         loss = F.cross_entropy(scores, asked)
@@ -67,8 +67,8 @@ def _follow(learner: Learner, questions: Questions, share: float) -> dict[str, T
             rate = learner.log_rates[name.split(".")[0]].exp()
             lead = (before - reached) / (rate * learner.inner_steps) * share
             before.grad = lead if before.grad is None else before.grad + lead
-        loss = F.cross_entropy(scores, questions.classes)
-        return {"loss": loss * share, "accuracy": _accuracy(scores, questions.classes) * share}
+        loss = F.cross_entropy(scores, questions.texts.classes)
+        return {"loss": loss * share, "accuracy": _accuracy(scores, questions.texts.classes) * share}
 
 
 def _accuracy(scores: Tensor, classes: Tensor) -> Tensor:
@@ -84,4 +84,4 @@ def accuracy_of(learner: Learner, questions: Questions) -> float:
             scores = scores_of(learner, questions)
     finally:
         learner.train(learning)
-    return float(_accuracy(scores.detach(), questions.classes[questions.learned :]))
+    return float(_accuracy(scores.detach(), questions.asked.classes))

@@ -1,27 +1,26 @@
 """An encoder that is asked to learn from a few examples, and how it does that.
 
-Shapes: S texts, H hidden, N classes.
+Shapes: S texts of T tokens in all, H hidden, N classes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from litebert.data.batches import Batch, Example, collate
 from litebert.data.episodes import Episode
 from litebert.errors import CheckpointError
 from litebert.meta.settings import Algorithm, Distance
 from litebert.model import Encoder
 from litebert.model.sentences import SentenceMap
-from litebert.tasks.base import mean_of
 
 HEAD = "head"
 START_SCALE = {"cosine": 10.0, "squared": 0.5}
@@ -37,42 +36,52 @@ Head = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Questions:
-    """An episode as the model reads it: all texts in one batch, those to learn from first."""
+class Texts:
+    """Laid end to end, without padding, of which texts of an episode would need much."""
 
-    texts: Batch
-    """Its targets are the classes, counted from 0."""
+    ids: Tensor
+    """(T,)"""
+    lengths: Tensor
+    """(S,)"""
+    classes: Tensor
+    """(S,) counted from 0."""
+    longest: int
+    """A bound on the lengths."""
+
+
+@dataclass(frozen=True)
+class Questions:
+    """An episode as the model reads it: all texts, those to learn from first."""
+
+    texts: Texts
+    way: int
     learned: int
     """How many of them are to learn from."""
-    way: int
+    tokens: int
+    """How many tokens these have."""
 
     @property
-    def support(self) -> Batch:
-        return _some(self.texts, slice(None, self.learned))
+    def support(self) -> Texts:
+        texts, end = self.texts, self.learned
+        return Texts(texts.ids[: self.tokens], texts.lengths[:end], texts.classes[:end], texts.longest)
 
     @property
-    def asked(self) -> Batch:
-        return _some(self.texts, slice(self.learned, None))
-
-    @property
-    def classes(self) -> Tensor:
-        """(S,) of all texts."""
-        assert self.texts.targets is not None
-        return self.texts.targets
+    def asked(self) -> Texts:
+        texts, start = self.texts, self.learned
+        return Texts(texts.ids[self.tokens :], texts.lengths[start:], texts.classes[start:], texts.longest)
 
     @classmethod
-    def of(cls, episode: Episode, examples: Sequence[Example], pad_id: int, device: torch.device) -> Questions:
-        """From the examples of the whole table."""
-        (support, asked), classes = episode.rows(), [int(one) for some in episode.classes() for one in some]
-        rows = zip([*support, *asked], classes, strict=True)
-        texts = collate([Example(examples[row].sequences, target) for row, target in rows], pad_id)
-        return cls(texts.to(device), len(support), episode.way)
-
-
-def _some(batch: Batch, rows: slice) -> Batch:
-    """Every example of an episode is one sequence."""
-    cut: dict[str, Any] = {name: tensor[rows] for name, tensor in batch.tensors().items()}
-    return replace(batch, **cut, examples=len(cut["input_ids"]), tokens=None)
+    def of(cls, episode: Episode, ids: Sequence[Sequence[int]], device: torch.device) -> Questions:
+        """From the token ids of all texts of the table."""
+        support, asked = episode.rows()
+        lengths = [len(ids[row]) for row in (*support, *asked)]
+        texts = Texts(
+            torch.tensor([one for row in (*support, *asked) for one in ids[row]]).to(device),
+            torch.tensor(lengths).to(device),
+            torch.from_numpy(np.concatenate(episode.classes())).to(device),
+            max(lengths),
+        )
+        return cls(texts, episode.way, len(support), sum(lengths[: len(support)]))
 
 
 def _clipped(slopes: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -120,9 +129,14 @@ class Learner(nn.Module):
         named = self.encoder.named_parameters() if self.algorithm in ALL else ()
         return {name: weight for name, weight in named if not name.startswith("pooler") and weight.requires_grad}
 
-    def forward(self, batch: Batch) -> Tensor:  # (S, H)
-        with torch.autocast(batch.input_ids.device.type, torch.bfloat16, enabled=self.bf16):
-            vectors = mean_of(self.encoder, batch)
+    def forward(self, texts: Texts) -> Tensor:  # (S, H)
+        with torch.autocast(texts.ids.device.type, torch.bfloat16, enabled=self.bf16):
+            hidden = self.encoder.packed(texts.ids, texts.lengths, longest=texts.longest)  # (T, H)
+        numbers = torch.arange(len(texts.lengths), device=texts.ids.device)
+        owner = torch.repeat_interleave(numbers, texts.lengths, output_size=len(texts.ids))
+        dtype = torch.promote_types(hidden.dtype, torch.float32)
+        share = (owner == numbers[:, None]).to(dtype) / texts.lengths[:, None]  # (S, T)
+        vectors = share @ hidden.to(dtype)
         if self.after is not None:
             weight, bias = (part.to(vectors) for part in self.after)
             vectors = F.linear(vectors, weight, bias)
@@ -141,21 +155,20 @@ class Learner(nn.Module):
         member = F.one_hot(classes, way).to(vectors.dtype)
         return self.head((member / member.sum(0)).T @ vectors)
 
-    def adapted(self, support: Batch, way: int, second_order: bool) -> tuple[Weights, Head]:
+    def adapted(self, support: Texts, way: int, second_order: bool) -> tuple[Weights, Head]:
         """The weights of the encoder and the head after some steps on these examples, from what was learned so far.
 
         All that comes out can be differentiated with respect to weights, scale and rates; the steps themselves only
         with `second_order`, else their slopes count as given.
         """
-        assert support.targets is not None
         vectors = self(support)
-        head = self.head_of(vectors, support.targets, way)
+        head = self.head_of(vectors, support.classes, way)
         # a view, because the head depends on the weights too, and a step holds it still
         weights = {name: weight.view_as(weight) for name, weight in self._changing().items()}
         rates = {name: rate.exp() for name, rate in self.log_rates.items()}
         for _ in range(self.inner_steps):
             seen = self.with_weights(weights, support) if weights else vectors
-            loss = F.cross_entropy(F.linear(seen, *head), support.targets)
+            loss = F.cross_entropy(F.linear(seen, *head), support.classes)
             slopes = torch.autograd.grad(loss, [*weights.values(), *head], create_graph=second_order)
             *moves, last, bias = slopes
             weights = {
@@ -165,10 +178,10 @@ class Learner(nn.Module):
             head = head[0] - rates[HEAD] * last, head[1] - rates[HEAD] * bias
         return weights, head
 
-    def with_weights(self, weights: Weights, batch: Batch) -> Tensor:  # (S, H)
+    def with_weights(self, weights: Weights, texts: Texts) -> Tensor:  # (S, H)
         """`forward`, seen with these weights of the encoder."""
-        named: Mapping[str, Tensor] = {f"encoder.{name}": weight for name, weight in weights.items()}
-        found: Tensor = functional_call(self, dict(named), (batch,))
+        named = {f"encoder.{name}": weight for name, weight in weights.items()}
+        found: Tensor = functional_call(self, named, (texts,))
         return found
 
     def settings(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from litebert.model import Albert, AlbertConfig, Encoder
 from litebert.model.recorder import is_small
 from litebert.model.sentences import SentenceMap
 from litebert.tasks import Mask, Task
-from litebert.tasks.base import Scores, mean_of
+from litebert.tasks.base import Scores, hidden_of
 from litebert.tasks.mask import Fill, Filled, Score, fill_in_rounds, score_texts
 from litebert.tokenizer import Tokenizer
 
@@ -88,7 +88,7 @@ class Model:
         vectors = np.zeros((len(encodings), self.config.hidden_size), dtype=np.float32)
         with self._answering(), torch.inference_mode():
             batches = self._batches([Example([encoding]) for encoding in encodings], batch_size)
-            begun = ((indices, _sent({"mean": mean_of(self.encoder, batch)})) for indices, batch in batches)
+            begun = ((indices, _sent({"mean": _mean_of(self.encoder, batch)})) for indices, batch in batches)
             for indices, arrived in _one_behind(begun):
                 vectors[indices] = arrived()["mean"].numpy()
         return vectors if self.after is None else self.after(vectors)
@@ -219,6 +219,10 @@ class Model:
                 yield
         finally:
             self.albert.train(learning)
+
+
+def _mean_of(encoder: Encoder, batch: Batch) -> Tensor:  # (S, H)
+    return hidden_of(encoder, batch).float().sum(1) / batch.lengths[:, None]  # padding is 0, so it adds nothing
 
 
 def _sent(values: Mapping[str, Tensor]) -> Callable[[], Mapping[str, Tensor]]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from litebert.builtin import folder_of
-from litebert.data.batches import Example, collate
+from litebert.data.batches import collate
 from litebert.data.episodes import Episode
 from litebert.errors import ConfigError, require_extra
 from litebert.measure.baselines import bag_of_words
@@ -38,8 +38,8 @@ class Learned:
     texts: Sequence[str]
     labels: Sequence[str]
     model: Model
-    examples: Sequence[Example]
-    """As the model reads the texts; of those that no episode asks for, nothing stands there."""
+    ids: Sequence[Sequence[int]]
+    """The tokens of the texts; of those that no episode asks for, none."""
     vectors: np.ndarray
     """Their vectors, of length 1."""
     learner: Learner | None = None
@@ -95,10 +95,8 @@ def adapted(learned: Learned, episode: Episode) -> float:
 
 def as_meta_trained(learned: Learned, episode: Episode) -> float:
     """By the algorithm that the model was meta-trained with, its inner steps included."""
-    model = learned.model
     assert learned.learner is not None
-    questions = Questions.of(episode, learned.examples, model.tokenizer.pad_id, model.device)
-    return accuracy_of(learned.learner, questions)
+    return accuracy_of(learned.learner, Questions.of(episode, learned.ids, learned.model.device))
 
 
 def finetuned(learned: Learned, episode: Episode) -> float:

@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from litebert.data.batches import Example
 from litebert.data.episodes import Episode, Shape, Stored, check_disjoint, draw, usable
 from litebert.data.labelled import Source
 from litebert.errors import ConfigError
@@ -127,9 +126,9 @@ def _read(table: Table, episodes: Sequence[Episode], model: Model, vectors: bool
     rows = sorted({row for episode in episodes for kind in episode.rows() for row in kind})
     texts = [table.texts[row] for row in rows]
     encodings = model.tokenizer.encode(texts, max_length=model.max_length)
-    examples = [Example([])] * len(table.texts)
+    ids: list[list[int]] = [[]] * len(table.texts)
     for row, encoding in zip(rows, encodings, strict=True):
-        examples[row] = Example([encoding])
+        ids[row] = encoding.ids
     found, began = np.zeros((len(table.texts), 0), dtype=np.float32), time.perf_counter()
     if vectors:
         some = model.embed(texts)
@@ -140,7 +139,7 @@ def _read(table: Table, episodes: Sequence[Episode], model: Model, vectors: bool
     learner = Learner.of_settings(model.encoder, meta, model.after) if meta else None
     if learner is not None:
         learner.bf16 = model.bf16
-    return Learned(table.texts, table.labels, model, examples, found, learner), pace
+    return Learned(table.texts, table.labels, model, ids, found, learner), pace
 
 
 def figures_of(found: Sequence[Outcome]) -> list[dict[str, Any]]:

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from litebert.data.batches import Example
 from litebert.data.episodes import Episode, Pool, Shape, Stored, check_disjoint, divided, draw, usable
 from litebert.data.labelled import Source
 from litebert.errors import ConfigError
@@ -65,8 +64,8 @@ class Part:
 
     table: Table
     pool: Pool
-    examples: list[Example]
-    """Of the whole table."""
+    ids: list[list[int]]
+    """The tokens of all texts of the table."""
 
 
 def meta_train(config: Config, console: Console) -> Result | None:
@@ -143,7 +142,7 @@ class Run:
         for name, pool in list(named.items())[1:]:  # more may be learned from what was learned from before
             check_disjoint(before | {name: pool})
         encoded = {
-            table.path: [Example([one]) for one in tokenizer.encode(table.texts, max_length=self.length)]
+            table.path: [one.ids for one in tokenizer.encode(table.texts, max_length=self.length)]
             for table in tables.values()
         }
         found = {}
@@ -207,7 +206,7 @@ class Run:
         return [self._read(part, draw(part.pool, self.shape, self.config.seed, number)) for number in numbers]
 
     def _read(self, part: Part, episode: Episode) -> Questions:
-        return Questions.of(episode, part.examples, self.model.tokenizer.pad_id, self.device)
+        return Questions.of(episode, part.ids, self.device)
 
     def _loss(self, questions: Questions) -> dict[str, Tensor]:
         return loss_of(self.learner, questions, 1 / self.config.batch_size)

@@ -181,13 +181,6 @@ def pooled_of(encoder: Encoder, batch: Batch) -> Tensor:  # (S, H)
     return encoder.pool(hidden_of(encoder, batch, first))
 
 
-def mean_of(encoder: Encoder, batch: Batch) -> Tensor:  # (S, H)
-    """The mean hidden state of each sequence, in float32 or better."""
-    hidden = hidden_of(encoder, batch)
-    dtype = torch.promote_types(hidden.dtype, torch.float32)
-    return hidden.to(dtype).sum(1) / batch.lengths[:, None]  # padding is 0, so it adds nothing
-
-
 def mean_by_owner(scores: Tensor, batch: Batch) -> Tensor:  # (S, ...) -> (B, ...)
     """The mean over the sequences of each example."""
     if len(scores) == batch.examples:
