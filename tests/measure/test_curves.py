@@ -288,8 +288,8 @@ def test_every_type_has_its_roof() -> None:
 
 
 def test_scores_stand_by_their_cost_with_their_names_and_margins() -> None:
-    scores = [Score("slow_$5_x^", 0, 10.0, 0.9, 0.02), Score("quick", 1, 0.1, 0.5, 0.1)]
+    scores = [Score("slow_$5_x^", 0, 10.0, 0.9, 0.02), Score("quick", 1, 1e-9, 0.5, 0.1)]
     drawing = draw_scores(scores, "caption", "seconds", "right")
-    assert {"slow_$5_x^", "quick", "seconds", "right", "0.1", "10"} <= set(texts(drawing))
+    assert {"slow_$5_x^", "quick", "seconds", "right", "0.001", "10"} <= set(texts(drawing))
     assert paths(drawing, "run0")
     assert paths(drawing, "run1")

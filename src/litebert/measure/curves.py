@@ -34,6 +34,7 @@ DASHES: tuple[tuple[Any, str], ...] = (("-", "solid"), ((0, (5, 2)), "dashed"), 
 """For a drawing and for a page: a seventh run has the first one's colour, dashed."""
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 POINTS = 400  # of a curve; a screen shows no more, and a page of a million steps would not open
+LEAST_COST = 1e-3  # what is cheaper stands here: next to nothing would push all others together
 LABEL_GAP = 0.085  # between two labels, as a share of a panel's height
 LEFT, RIGHT, BOTTOM, TOP = 0.45, 0.7, 0.25, 0.1  # inches around a panel, the same for all, so that they line up
 
@@ -173,9 +174,9 @@ def draw_scores(scores: Sequence[Score], caption: str, x_label: str, y_label: st
 
     figure, axes = _figure(5.6, 3.2)
     for score in scores:
-        colour = COLOURS[colour_of(score.number)][0]
-        axes.errorbar(score.cost, score.value, yerr=score.margin, fmt="o", markersize=5, color=colour, elinewidth=1.2)
-        axes.annotate(score.name, (score.cost, score.value), (7, 0), textcoords="offset points", va="center",
+        colour, cost = COLOURS[colour_of(score.number)][0], max(score.cost, LEAST_COST)
+        axes.errorbar(cost, score.value, yerr=score.margin, fmt="o", markersize=5, color=colour, elinewidth=1.2)
+        axes.annotate(score.name, (cost, score.value), (7, 0), textcoords="offset points", va="center",
                       fontsize=8, color=colour, parse_math=False)  # fmt: skip
     axes.set(xscale="log", xlabel=x_label, ylabel=y_label)
     axes.margins(x=0.25)
