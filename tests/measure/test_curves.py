@@ -287,9 +287,9 @@ def test_every_type_has_its_roof() -> None:
 # --- what it takes, what it brings ------------------------------------------------------------------------------------
 
 
-def test_scores_stand_by_their_cost_with_their_names_and_margins() -> None:
+def test_scores_stand_by_their_time_with_their_names_and_margins() -> None:
     scores = [Score("slow_$5_x^", 0, 10.0, 0.9, 0.02), Score("quick", 1, 1e-9, 0.5, 0.1)]
-    drawing = draw_scores(scores, "caption", "seconds", "right")
-    assert {"slow_$5_x^", "quick", "seconds", "right", "0.001", "10"} <= set(texts(drawing))
+    drawing = draw_scores(scores, "caption", "time", "right")
+    assert {"slow_$5_x^", "quick", "time", "right", "1 ms", "10 s"} <= set(texts(drawing))
     assert paths(drawing, "run0")
     assert paths(drawing, "run1")

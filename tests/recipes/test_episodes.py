@@ -98,7 +98,7 @@ def test_what_was_drawn_is_kept_and_can_be_asked_again(
     assert [row["by_episode"] for row in found["rows"]] == [row["by_episode"] for row in again["rows"]]
     assert read_json(out / "evaluation.json")["rows"] == found["rows"]
     page = (out / "report.html").read_text(encoding="utf-8")
-    for part in ("better than prototypes by", "seconds for an episode", ">words</text>", "<svg"):
+    for part in ("better than prototypes by", "time for an episode", ">words</text>", "<svg"):
         assert part in page
 
 

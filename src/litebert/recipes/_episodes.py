@@ -192,6 +192,6 @@ def _write_page(out: Path, content: Mapping[str, Any]) -> str:
     ]
     report.heading("What it takes, and what it brings")
     report.legend([name or "without a model" for name in names])
-    report.scores(scores, "Each with its margin of 95 %.", "seconds for an episode", "questions told right")
+    report.scores(scores, "Each with its margin of 95 %.", "time for an episode", "questions told right")
     report.write(out / "report.html")
     return f"look at {out / 'report.html'}"
