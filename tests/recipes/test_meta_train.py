@@ -96,6 +96,7 @@ def test_it_says_what_it_does_and_what_comes_next(
         ("--episodes", "3-way", "1-shot", "2-queries", "5-episodes"),
         ("--batch-size", 1),
         ("--length", 8),
+        ("--learning-rate", 2e-3),
         ("--steps", 5),
         ("--validate-every", 5, "--steps", 5),
         ("--seed", 1),

@@ -20,7 +20,6 @@ from litebert.meta.algorithms import accuracy_of, loss_of
 from litebert.meta.learner import Learner, Questions
 from litebert.model import Albert
 from litebert.predict import Model, load
-from litebert.recipes._finetuning_plan import usual_rate
 from litebert.recipes._shared import write_run
 from litebert.recipes._tables import Table, is_plain, practised_on
 from litebert.train.checkpointing import Checkpoints
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     from litebert.recipes.meta_train import Config
 
+USUAL_RATE = 1e-4  # for a hidden size of 768
 OWN_RATE = 0.01
 """Of the scale and of the inner rates, which are logarithms."""
 WEIGHT_DECAY = 0.01
@@ -105,7 +105,9 @@ class Run:
         ).to(self.device)  # fmt: skip
         usual = has_bfloat16(self.device)
         self.learner.bf16 = config.precision == "bf16" or (config.precision == "auto" and usual)
-        rate = usual_rate(self.model) if config.learning_rate is None else config.learning_rate
+        rate = config.learning_rate
+        if rate is None:
+            rate = USUAL_RATE * 768 / self.model.config.hidden_size
         self.schedule = warmup_linear(rate, config.steps)
         own = {name: Tuning(scale=OWN_RATE / rate) for name, _ in self.learner.named_parameters() if "log_" in name}
         self.optimizer = adamw(self.learner, weight_decay=WEIGHT_DECAY, tuning=own)

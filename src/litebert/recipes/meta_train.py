@@ -53,7 +53,7 @@ class Config:
     length: int | None = None
     """Tokens of a text that are read; by default what the model was trained on."""
     learning_rate: float | None = None
-    """The highest rate; by default 3e-5 for a hidden size of 768, more for smaller models in proportion."""
+    """The highest rate; by default 1e-4 for a hidden size of 768, more for smaller models in proportion."""
     distance: Distance = "cosine"
     """What makes two vectors near: their angle, or their squared distance."""
     inner_steps: int = 3
