@@ -30,11 +30,10 @@ def make_rows(words: list[str] = WORDS, seed: int = 0) -> list[dict[str, str]]:
 
 
 def table_of_classes(factory: pytest.TempPathFactory) -> Path:
-    return once(factory, "classes", lambda folder: void(write_csv(folder / "few.csv", make_rows()))) / "few.csv"
+    def build(folder: Path) -> None:
+        write_csv(folder / "few.csv", make_rows())
 
-
-def void(_: object) -> None:
-    """For what builds and is not asked what."""
+    return once(factory, "classes", build) / "few.csv"
 
 
 def command(start: Path, data: Path, out: Path, *flags: object) -> tuple[object, ...]:
