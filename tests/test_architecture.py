@@ -24,10 +24,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "builtin": set(),
     "predict": BASE | {"tokenizer", "data", "model", "tasks", "interop", "builtin"},
     "train": BASE,
+    "meta": BASE | {"tokenizer", "data", "model", "tasks", "train"},
     "measure": BASE,
     "tuning": BASE | {"data", "model", "tasks", "predict", "train"},
     "recipes": BASE
-    | {"tokenizer", "data", "model", "tasks", "interop", "predict", "train", "measure", "tuning", "builtin"},
+    | {"tokenizer", "data", "model", "tasks", "interop", "predict", "train", "meta", "tuning", "measure", "builtin"},
     "cli": BASE | {"recipes"},
     "__main__": {"cli"},
 }

@@ -113,7 +113,7 @@ def test_the_version_is_the_packages() -> None:
 
 
 def fields_of(command: str) -> list[str]:
-    config = import_module(f"litebert.recipes.{command}").Config
+    config = import_module(f"litebert.recipes.{command.replace('-', '_')}").Config
     return [field.name.replace("_", "-") for field in dataclasses.fields(config)]
 
 
@@ -135,7 +135,7 @@ def test_help_says_what_a_command_does_and_that_it_takes_a_file(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = help_of(command, capsys, monkeypatch)
-    purpose = import_module(f"litebert.recipes.{command}").__doc__.splitlines()[0]
+    purpose = import_module(f"litebert.recipes.{command.replace('-', '_')}").__doc__.splitlines()[0]
     assert purpose in text
     assert "--config FILE" in text
 

@@ -26,6 +26,7 @@ RECIPES = (
     "prepare",
     "pretrain",
     "finetune",
+    "meta-train",
     "adapt",
     "evaluate",
     "predict",
@@ -33,7 +34,6 @@ RECIPES = (
     "bench",
 )
 PLANNED = {
-    "meta-train": "teach a model to learn new tasks from few examples",
     "embed": "turn sentences into vectors",
     "search": "semantic search over a file",
     "distill": "teach a smaller model what a larger one knows",

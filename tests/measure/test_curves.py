@@ -17,12 +17,14 @@ from litebert.measure.curves import (
     Panel,
     Point,
     Roof,
+    Score,
     Work,
     compact,
     draw_confusion,
     draw_panel,
     draw_points,
     draw_roofline,
+    draw_scores,
     running_mean,
     sampled,
     thinned,
@@ -280,3 +282,14 @@ def test_every_type_has_its_roof() -> None:
     roof = Roof(1e12, {"bfloat16": 1e14, "float32": 1e13})
     drawing = draw_roofline([Work("ours", "1", 10.0, 1e12)], ["ours"], roof, "How far.")
     assert len(paths(drawing, "quiet")) == 2
+
+
+# --- what it takes, what it brings ------------------------------------------------------------------------------------
+
+
+def test_scores_stand_by_their_time_with_their_names_and_margins() -> None:
+    scores = [Score("slow_$5_x^", 0, 10.0, 0.9, 0.02), Score("quick", 1, 1e-9, 0.5, 0.1)]
+    drawing = draw_scores(scores, "caption", "time", "right")
+    assert {"slow_$5_x^", "quick", "time", "right", "1 ms", "10 s"} <= set(texts(drawing))
+    assert paths(drawing, "run0")
+    assert paths(drawing, "run1")

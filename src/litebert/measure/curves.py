@@ -34,6 +34,7 @@ DASHES: tuple[tuple[Any, str], ...] = (("-", "solid"), ((0, (5, 2)), "dashed"), 
 """For a drawing and for a page: a seventh run has the first one's colour, dashed."""
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 POINTS = 400  # of a curve; a screen shows no more, and a page of a million steps would not open
+LEAST_SECONDS = 1e-3  # what is cheaper stands here: next to nothing would push all others together
 LABEL_GAP = 0.085  # between two labels, as a share of a panel's height
 LEFT, RIGHT, BOTTOM, TOP = 0.45, 0.7, 0.25, 0.1  # inches around a panel, the same for all, so that they line up
 
@@ -152,6 +153,39 @@ def draw_points(points: Sequence[Point], caption: str, x_label: str, y_label: st
     axes.set(ylim=(-0.04, 1.04), xlabel=x_label, ylabel=y_label)
     if diagonal:
         axes.set_xlim(-0.04, 1.04)
+    return _as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
+
+
+@dataclass(frozen=True)
+class Score:
+    """What somebody reached, within a margin, and what it took."""
+
+    name: str
+    number: int
+    """Decides its colour."""
+    seconds: float
+    value: float
+    margin: float
+
+
+def draw_scores(scores: Sequence[Score], caption: str, x_label: str, y_label: str) -> str:
+    """Shares upwards with their margins, time to the right, ten times as much from line to line."""
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    figure, axes = _figure(5.6, 3.2)
+    for score in scores:
+        colour, seconds = COLOURS[colour_of(score.number)][0], max(score.seconds, LEAST_SECONDS)
+        axes.errorbar(seconds, score.value, yerr=score.margin, fmt="o", markersize=5, color=colour, elinewidth=1.2)
+        axes.annotate(score.name, (seconds, score.value), (7, 0), textcoords="offset points", va="center",
+                      fontsize=8, color=colour, parse_math=False)  # fmt: skip
+    axes.set(xscale="log", xlabel=x_label, ylabel=y_label)
+    axes.margins(x=0.25)
+    axes.xaxis.set_major_locator(LogLocator(numticks=12))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:g} s" if value >= 1 else f"{1000 * value:g} ms")
+    )
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value, percent=True)))
+    axes.minorticks_off()
     return _as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
 
 

@@ -14,6 +14,7 @@ from litebert.measure.curves import (
     Panel,
     Point,
     Roof,
+    Score,
     Series,
     Work,
     colour_of,
@@ -23,6 +24,7 @@ from litebert.measure.curves import (
     draw_panel,
     draw_points,
     draw_roofline,
+    draw_scores,
 )
 
 _LIGHT, _DARK = (
@@ -106,6 +108,10 @@ class Report:
     ) -> None:
         """Means over something, as dots."""
         self._drawing(draw_points(points, caption, x_label, y_label, diagonal=diagonal), caption)
+
+    def scores(self, scores: Sequence[Score], caption: str, x_label: str, y_label: str) -> None:
+        """What several reached, and what it took."""
+        self._drawing(draw_scores(scores, caption, x_label, y_label), caption)
 
     def bars(self, groups: Mapping[str, Mapping[str, float]], caption: str, unit: str) -> None:
         """Values side by side, for the same names in every group."""

@@ -4,10 +4,13 @@ Examples:
   litebert evaluate --model runs/finetune --data test.csv
   litebert evaluate --model runs/finetune --data test.csv --out runs/evaluation
   litebert evaluate --model runs/hotels runs/books --data hotels.csv books.csv
+  litebert evaluate --model litebert-base-en runs/meta --episodes runs/meta/test.jsonl
+  litebert evaluate --episodes 5-way 1-shot --data intents.csv
 
 With --out, a page with drawings (report.html), all answers (answers.jsonl) and the figures (evaluation.json) are
 written. Several models or files give a table of every model on every file. A model that was only pre-trained is
-measured on plain text, of which it fills in hidden words.
+measured on plain text, of which it fills in hidden words. With --episodes, ways to learn from a few examples are
+compared on the same small tasks, one after the other.
 """
 
 from __future__ import annotations
@@ -30,14 +33,21 @@ if TYPE_CHECKING:
 
 COUNTED_LABELS = 200  # of more classes a confusion matrix is nearly empty, and large
 SHOWN_LABELS = 12  # more make a confusion matrix that no terminal holds
+Method = Literal["majority", "words", "probe", "prototypes", "adapt", "meta", "finetune", "setfit"]
 
 
 @dataclass(frozen=True)
 class Config:
-    data: tuple[Path, ...]
+    data: tuple[Path, ...] = ()
     """Labelled examples the model has not seen."""
     model: tuple[str, ...] = (DEFAULT,)
     """Folders that `litebert finetune` or `pretrain` wrote, or names of models."""
+    episodes: tuple[str, ...] = ()
+    """Small tasks: a file of them, or which to draw from --data, such as 5-way 1-shot 15-queries 600-episodes."""
+    methods: tuple[Method, ...] = ("majority", "words", "probe", "prototypes", "adapt", "meta")
+    """For --episodes: the commonest class; tf-idf and logistic regression; that on the vectors of the model; the class
+    with the nearest mean; litebert adapt; as the model was meta-trained, if it was; some steps on all weights; SetFit,
+    if it is installed."""
     columns: tuple[str, ...] = ()
     """What stands where, if not under its usual name: text=sentence label=class, or text=1 label=2."""
     skip_bad: bool = False
@@ -53,14 +63,21 @@ class Config:
     GPUs such as an H100: faster for large batches, less exact."""
     json: bool = False
     """Print JSON instead of a table."""
+    seed: int = 0
+    """Decides which episodes are drawn."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run."""
 
     def __post_init__(self) -> None:
         if self.batch_size is not None:
             check_numbers(self, "batch_size")
-        if not self.model or not self.data:
+        check_numbers(self)
+        if not self.model or not (self.data or self.episodes):
             raise ConfigError("give at least one --model and one --data file")
+        if self.episodes:
+            if len(self.data) > 1:
+                raise ConfigError(f"{len(self.data)} --data files: episodes are drawn from one; give one")
+            return
         if self.out is not None and len(self.model) * len(self.data) > 1:
             raise ConfigError("--out takes the page of one model on one file; leave it out for a table of several")
 
@@ -128,6 +145,11 @@ def run(config: Config) -> None:
     if config.out is not None:
         for name, what in (("evaluation.json", "an evaluation"), ("config.json", "a model"), ("run.json", "a run")):
             refuse_overwrite(config.out / name, what)
+    if config.episodes:
+        from litebert.recipes._episodes import run_episodes
+
+        run_episodes(config)
+        return
     found = []
     for name in config.model:
         model = load(name)

@@ -1,0 +1,123 @@
+"""Meta-train on some classes of BANKING77, then learn others from one and from five examples.
+
+  python bench/meta.py --tasks tasks --algorithms proto anil --folds 1 2 3 4 5
+  python bench/meta.py --tasks tasks --device cpu --folds 1 --steps 20 --batch-size 1 --test-episodes 50
+
+A fold has classes to learn from, to choose the best step by and to test on, none in two of these. Tests are 5-way with
+15 questions of each class, the same episodes for everybody. "frozen" is the encoder before: the class with the nearest
+mean vector. "better" is the mean difference from that on the same episodes, in points, with the interval in which 95 %
+of such means lie; "folds" the smallest and the largest difference of a fold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+from rich.console import Console
+
+import litebert
+from litebert.data.episodes import Shape, draw, usable
+from litebert.data.labelled import Source
+from litebert.measure.paired import mean_difference, mean_of
+from litebert.meta.settings import Algorithm
+from litebert.recipes import meta_train
+from litebert.recipes._episodes import compare
+from litebert.recipes._meta_training import meta_train as taught
+from litebert.recipes._shared import set_precision
+from litebert.recipes._tables import Table
+from litebert.train.runtime import pick_device
+
+FROZEN = "frozen"
+Found = dict[tuple[int, str, str], list[tuple[list[float], float]]]
+"""(shots, model, method) -> for every fold the accuracy of each episode, and the seconds for one."""
+
+
+def loaded(name: str, device: Any) -> litebert.Model:
+    model = litebert.load(name).to(pick_device(device))
+    set_precision(model, "auto")
+    return model
+
+
+def meta_trained(options: argparse.Namespace, folder: Path, algorithm: str, out: Path) -> litebert.Model:
+    rate = {} if options.learning_rate is None else {"learning_rate": options.learning_rate}
+    config = meta_train.Config(
+        model=options.model, data=folder / "train.jsonl", valid=folder / "valid.jsonl", out=out, algorithm=algorithm,
+        episodes=tuple(options.episodes), steps=options.steps, batch_size=options.batch_size, device=options.device,
+        length=options.length, validate_every=max(1, options.steps // 5), seed=options.seed, **rate,
+    )  # fmt: skip
+    began = time.perf_counter()
+    with Path(os.devnull).open("w") as quiet:
+        result = taught(config, Console(file=quiet))
+    assert result is not None
+    print(
+        f"{folder.name} {algorithm}: {options.steps} steps, {time.perf_counter() - began:.0f} s, validation "
+        f"{result.start:.3f} before, {result.accuracy:.3f} after {result.step}", flush=True,
+    )  # fmt: skip
+    return loaded(str(out), options.device)
+
+
+def of_fold(options: argparse.Namespace, folder: Path, out: Path, found: Found) -> None:
+    models = {FROZEN: loaded(options.model, options.device)}
+    for algorithm in options.algorithms:
+        models[algorithm] = meta_trained(options, folder, algorithm, out / f"{folder.name}-{algorithm}")
+    table = Table.read(folder / "test.jsonl", Source(), "")
+    for shots in (1, 5):
+        shape = Shape((5, 5), (shots, shots), 15, options.test_episodes)
+        pool = usable(table.pool, shape, str(table.path))
+        episodes = [draw(pool, shape, options.seed, number) for number in range(shape.episodes)]
+        for one in compare(table, episodes, models, options.methods):
+            found.setdefault((shots, one.model, one.method), []).append((one.accuracy, one.seconds))
+
+
+def line_of(key: tuple[int, str, str], found: Found) -> str:
+    shots, model, method = key
+    frozen = [accuracy for accuracy, _ in found[shots, FROZEN, "prototypes"]]
+    ours = [accuracy for accuracy, _ in found[key]]
+    mean = mean_of([one for fold in ours for one in fold])
+    gap = mean_difference([one for fold in ours for one in fold], [one for fold in frozen for one in fold])
+    folds = [100 * mean_difference(*two).value for two in zip(ours, frozen, strict=True)]
+    seconds = sum(taken for _, taken in found[key]) / len(found[key])
+    return (
+        f"| {shots} | {model} | {method} | {100 * mean.value:.1f} ± {100 * mean.margin:.1f} | "
+        f"{100 * gap.value:+.1f} ± {100 * gap.margin:.1f} | {min(folds):+.1f} … {max(folds):+.1f} | {seconds:.3f} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="litebert-base-en")
+    parser.add_argument("--tasks", type=Path, required=True, help="holds intents/folds/BANKING77")
+    parser.add_argument("--algorithms", nargs="+", choices=get_args(Algorithm), default=["proto", "contrast"])
+    parser.add_argument("--methods", nargs="+", default=["prototypes", "meta"], help="prototypes must be among them")
+    parser.add_argument("--folds", type=int, nargs="+", choices=range(1, 6), default=[1])
+    parser.add_argument("--episodes", nargs="+", default=["5-10-way", "1-5-shot", "5-queries", "50-episodes"])
+    parser.add_argument("--test-episodes", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--batch-size", type=int, default=4, help="episodes per step")
+    parser.add_argument("--learning-rate", type=float)
+    parser.add_argument("--length", type=int, default=64, help="tokens of a text that are read while learning")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, help="keep the models there, and the figures in figures.jsonl")
+    options = parser.parse_args()
+    found: Found = {}
+    with tempfile.TemporaryDirectory() as name:
+        out = options.out or Path(name)
+        for fold in options.folds:
+            of_fold(options, options.tasks / "intents" / "folds" / "BANKING77" / "few_shot" / f"{fold:02}", out, found)
+    print("| shots | model | method | right, % | better | folds | seconds |\n|---|---|---|---|---|---|---|")
+    for key in sorted(found, key=lambda key: key[0]):
+        print(line_of(key, found))
+    if options.out is not None:
+        lines = (json.dumps({"key": key, "folds": folds}) + "\n" for key, folds in found.items())
+        (options.out / "figures.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Learning to learn from a few examples."""

@@ -1,0 +1,158 @@
+"""Small tasks: what they hold, that classes stay apart, and that what is on disk is what was drawn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from litebert.data.episodes import Episode, Shape, Stored, check_disjoint, divided, draw, pool_of, usable
+from litebert.errors import ConfigError, DataError
+
+POOL = {f"class {number}": list(range(number * 20, number * 20 + 20)) for number in range(11)}
+
+
+@given(seed=st.integers(0, 2**32 - 1), number=st.integers(0, 10**9))
+def test_an_episode_is_a_function_of_seed_and_number_and_asks_about_nothing_it_shows(seed: int, number: int) -> None:
+    shape = Shape((2, 6), (1, 4), 3)
+    episode = draw(POOL, shape, seed, number)
+    assert episode == draw(POOL, shape, seed, number)
+    assert 2 <= episode.way <= 6
+    assert len({len(rows) for rows in episode.support}) == 1
+    assert 1 <= len(episode.support[0]) <= 4
+    assert all(len(rows) == 3 for rows in episode.questions)
+    classes = [{row // 20 for row in (*shown, *asked)} for shown, asked in zip(*vars(episode).values(), strict=True)]
+    assert all(len(one) == 1 for one in classes)
+    assert len(set.union(*classes)) == episode.way
+    support, questions = episode.rows()
+    assert len({*support, *questions}) == len(support) + len(questions)
+
+
+def test_other_seeds_and_numbers_give_other_episodes() -> None:
+    drawn = {draw(POOL, Shape(), seed, number) for seed in range(5) for number in range(20)}
+    assert len(drawn) == 100
+
+
+def test_ranges_are_drawn_from_end_to_end() -> None:
+    drawn = [draw(POOL, Shape((2, 4), (1, 3)), 0, number) for number in range(100)]
+    assert {episode.way for episode in drawn} == {2, 3, 4}
+    assert {len(episode.support[0]) for episode in drawn} == {1, 2, 3}
+
+
+def test_classes_are_counted_as_the_rows_stand() -> None:
+    episode = Episode(((3, 1), (7, 8)), ((2,), (9,)))
+    assert episode.rows() == ([3, 1, 7, 8], [2, 9])
+    assert [classes.tolist() for classes in episode.classes()] == [[0, 0, 1, 1], [0, 1]]
+
+
+def test_equal_texts_count_once_wherever_they_stand() -> None:
+    texts, labels = ["the rain", "The  Rain", "snow", "eggs", "the rain"], ["w", "w", "w", "f", "f"]
+    assert pool_of(texts, labels) == {"w": [0, 2], "f": [3]}
+
+
+@given(seed=st.integers(0, 100), count=st.integers(0, 40))
+def test_division_keeps_every_class_once(seed: int, count: int) -> None:
+    pool = {str(number): [number] for number in range(count)}
+    parts = divided(pool, seed)
+    assert sorted(name for part in parts.values() for name in part) == sorted(pool)
+    assert len(parts["valid"]) == len(parts["test"]) == round(count * 0.2)
+    check_disjoint(parts)
+
+
+def test_another_seed_divides_otherwise() -> None:
+    assert divided(POOL, 0) == divided(POOL, 0) != divided(POOL, 1)
+
+
+def test_a_class_in_two_parts_is_refused_by_its_name() -> None:
+    with pytest.raises(DataError, match=r"1 class\(es\) are in a.csv and in c.csv: 'rain'; .* take them out of one"):
+        check_disjoint({"a.csv": {"rain": [0]}, "b.csv": {"snow": [0]}, "c.csv": ["rain", "sun"]})
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["12-way"], "11 of 11 classes have the 10 different examples .* and 12-way takes 12"),
+        (["16-shot"], "0 of 11 classes have the 21 different examples that 16-shot with 5 queries needs"),
+        (["2-way", "1-shot", "20-queries"], "0 of 11 classes have the 21 different examples"),
+    ],
+)
+def test_too_few_classes_or_examples_are_refused_with_what_there_is(words: list[str], problem: str) -> None:
+    with pytest.raises(DataError, match=problem):
+        usable(POOL, Shape.parse(words), "few.csv")
+
+
+def test_classes_with_too_few_examples_are_left_out() -> None:
+    assert set(usable(POOL | {"small": [220, 221]}, Shape(), "few.csv")) == set(POOL)
+
+
+def test_shapes_are_read_in_any_order_and_keep_what_is_not_said() -> None:
+    assert Shape.parse(["600-episodes", "2-10-way", "1-shot"]) == Shape((2, 10), (1, 1), 5, 600)
+    assert Shape.parse(["3-queries"], Shape((2, 2), (9, 9), 1, 7)) == Shape((2, 2), (9, 9), 3, 7)
+
+
+@pytest.mark.parametrize("word", ["5way", "way-5", "1-2-3-way", "1-5-queries", "five-way", "5-ways"])
+def test_what_is_no_shape_is_refused_with_what_is(word: str) -> None:
+    with pytest.raises(ConfigError, match=f"episodes={word!r} cannot be read; write 5-way, 2-10-way"):
+        Shape.parse([word])
+
+
+@pytest.mark.parametrize("word", ["1-way", "0-shot", "5-2-way", "0-queries", "0-episodes"])
+def test_numbers_that_make_no_task_are_refused(word: str) -> None:
+    with pytest.raises(ConfigError, match=f"episodes={word!r} must be"):
+        Shape.parse([word])
+
+
+# --- on disk ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    data = tmp_path / "tables" / "few.csv"
+    data.parent.mkdir()
+    data.write_text("text,label\n", encoding="utf-8")
+    path = tmp_path / "episodes" / "test.jsonl"
+    Stored(data, ("text=1",), [draw(POOL, Shape(), 0, number) for number in range(3)]).write(path)
+    return path
+
+
+def test_stored_episodes_are_those_that_were_drawn(stored: Path) -> None:
+    found = Stored.read(stored)
+    assert found.episodes == [draw(POOL, Shape(), 0, number) for number in range(3)]
+    assert found.columns == ("text=1",)
+    assert found.data.samefile(stored.parent.parent / "tables" / "few.csv")
+
+
+def test_a_table_that_has_changed_is_refused(stored: Path) -> None:
+    data = stored.parent.parent / "tables" / "few.csv"
+    data.write_text("text,label\none more,row\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"a file whose content was another than that of .*few\.csv now"):
+        Stored.read(stored)
+
+
+def test_a_table_that_has_moved_is_asked_for(stored: Path, tmp_path: Path) -> None:
+    moved = (stored.parent.parent / "tables" / "few.csv").rename(tmp_path / "moved.csv")
+    with pytest.raises(DataError, match="which is not there; say where it is with --data"):
+        Stored.read(stored)
+    assert Stored.read(stored, moved).data == moved
+
+
+@pytest.mark.parametrize("content", ["", "no json\n", "[1]\n", '{"data": "few.csv"}\n'])
+def test_a_file_of_something_else_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "episodes.jsonl").write_text(content, encoding="utf-8")
+    with pytest.raises(DataError, match="is no file of episodes"):
+        Stored.read(tmp_path / "episodes.jsonl")
+
+
+def test_a_file_that_is_not_there_is_refused_with_what_to_write_instead(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot be read \(No such file.*--episodes 5-way 1-shot"):
+        Stored.read(tmp_path / "nope.jsonl")
+
+
+def test_the_file_can_be_read_by_others(stored: Path) -> None:
+    head, *lines = map(json.loads, stored.read_text(encoding="utf-8").splitlines())
+    assert head["data"] == "../tables/few.csv"
+    assert len(lines) == 3
+    assert set(lines[0]) == {"support", "questions"}
