@@ -152,7 +152,7 @@ def contenders(options: argparse.Namespace) -> dict[str, Callable[[list[str], li
     found: dict[str, Callable[[list[str], list[str], list[str]], Found]] = {
         "litebert adapt": partial(by_adapt, model, partial(litebert.adapt, budget_s=budget)),
         "the same without names of classes": partial(
-            by_adapt, model, partial(litebert.adapt, budget_s=0, label_names=False)
+            by_adapt, model, partial(litebert.adapt, budget_s=budget, label_names=False)
         ),
         "words, logistic regression": by_words,
         "embed, logistic regression": partial(by_probe, model),

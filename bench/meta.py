@@ -106,6 +106,8 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="keep the models there, and the figures in figures.jsonl")
     options = parser.parse_args()
+    if "prototypes" not in options.methods:
+        parser.error("--methods must have prototypes among them: the others are compared with the frozen encoder's")
     found: Found = {}
     with tempfile.TemporaryDirectory() as name:
         out = options.out or Path(name)

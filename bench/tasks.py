@@ -5,7 +5,7 @@
   python bench/tasks.py --bag-of-words --tasks tasks --only sst-2 imdb
 
 With several --rates, the one that does best on a tenth of the training data, with the first seed, is taken; the test
-sets are read once for every seed. --random fine-tunes, in the same way, a model with nothing but the shape and the
+sets are read once for every run. --random fine-tunes, at the same rate, a model with nothing but the shape and the
 vocabulary of the first. Sets that are not under --tasks are left out. Where all of GLUE's sets are there, its
 average follows; --bag-of-words prints what logistic regression on words (characters for Chinese) reaches instead of
 fine-tuning.
@@ -161,6 +161,8 @@ def main() -> None:
     names = [name for name in options.only if settings_of(name, options.tasks)["train"].exists()]
     if options.bag_of_words:
         names = [name for name in names if settings_of(name, options.tasks)["task"] == "classify"]
+    if not names:
+        parser.error(f"--tasks {options.tasks}: none of {', '.join(options.only)} is there")
     print("| set | task | scores | untrained | without reading | seconds |\n|---|---|---|---|---|---|", flush=True)
     averaged: dict[str, float] = {}
     options.out.mkdir(parents=True, exist_ok=True)

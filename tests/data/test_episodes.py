@@ -146,6 +146,36 @@ def test_a_file_of_something_else_is_refused(content: str, tmp_path: Path) -> No
         Stored.read(tmp_path / "episodes.jsonl")
 
 
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [({"support": [["1"], [2]]}, "line 2: rows must be numbers"), ({"support": [[-1], [2]]}, "line 2: rows must be"),
+     ({"support": [[3], [2]]}, "line 2: rows must be numbers, each once"), ({"support": [[], [2]]}, "examples and"),
+     ({"support": [[1]], "questions": [[3]]}, "two classes or more"), ({"support": [[1], [2], [5]]}, "two classes or")],
+)  # fmt: skip
+def test_episodes_that_make_no_sense_are_refused_by_their_line(
+    change: dict[str, object], problem: str, stored: Path
+) -> None:
+    head = stored.read_text(encoding="utf-8").splitlines()[0]
+    line = json.dumps({"support": [[1], [2]], "questions": [[3], [4]]} | change)
+    stored.write_text(f"{head}\n{line}\n", encoding="utf-8")
+    with pytest.raises(DataError, match=problem):
+        Stored.read(stored)
+
+
+def test_a_format_of_another_version_is_refused(stored: Path) -> None:
+    stored.write_text(stored.read_text(encoding="utf-8").replace('"format": 1', '"format": 99'), encoding="utf-8")
+    with pytest.raises(DataError, match="format 99, this version reads 1"):
+        Stored.read(stored)
+
+
+def test_rows_must_be_in_the_table_and_of_one_class(tmp_path: Path) -> None:
+    stored = Stored(tmp_path / "few.csv", (), [Episode(((0,), (2,)), ((1,), (3,)))])
+    stored.check(["a", "a", "b", "b"])
+    for labels in (["a", "a", "b"], ["a", "b", "b", "b"]):
+        with pytest.raises(DataError, match=r"line 2 of the episodes: rows .* are not of one class"):
+            stored.check(labels)
+
+
 def test_a_file_that_is_not_there_is_refused_with_what_to_write_instead(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cannot be read \(No such file.*--episodes 5-way 1-shot"):
         Stored.read(tmp_path / "nope.jsonl")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from litebert.data.episodes import Episode
+from litebert.errors import CheckpointError
 from litebert.meta.algorithms import accuracy_of, contrast, loss_of, scores_of
 from litebert.meta.learner import Learner, Questions
 from litebert.meta.settings import Algorithm, Distance
@@ -127,12 +128,22 @@ def test_without_inner_steps_all_are_prototypes(algorithm: Algorithm, examples: 
 
 
 def test_the_squared_distance_is_one(examples: Tokens) -> None:
-    """Scores differ from -scale * |x - middle|² by what is the same for all classes."""
+    """Scores differ from -scale * mean((x - middle)²) by what is the same for all classes."""
     learner, episode = make_learner("proto", distance="squared"), questions(examples, TRAIN, 0)
     vectors, classes = learner(episode.texts), episode.texts.classes
     middles = torch.stack([vectors[: episode.learned][classes[: episode.learned] == n].mean(0) for n in range(4)])
-    far = torch.cdist(vectors[episode.learned :], middles).square() * learner.log_scale.exp()
+    far = torch.cdist(vectors[episode.learned :], middles).square() * learner.log_scale.exp() / vectors.shape[1]
     torch.testing.assert_close(scores_of(learner, episode).log_softmax(1), (-far).log_softmax(1), atol=1e-4, rtol=1e-4)
+
+
+def test_an_episode_that_is_learned_already_has_a_slope_of_zero_and_not_none(examples: Tokens) -> None:
+    learner, episode = make_learner("maml", distance="squared"), questions(examples, TRAIN, 0)
+    with torch.no_grad():
+        learner.log_scale.fill_(20.0)  # so sure of all examples that nothing is left to learn
+    loss_of(learner, episode)["loss"].backward()
+    slopes = [weight.grad for weight in learner.parameters() if weight.grad is not None]
+    assert slopes
+    assert all(slope.isfinite().all() for slope in slopes)
 
 
 def test_vectors_are_those_of_embed(model: Model) -> None:
@@ -153,6 +164,17 @@ def test_contrast_is_least_where_classes_lie_apart() -> None:
     apart = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     mixed = apart[[0, 2, 1, 3]]
     assert contrast(learner, apart, classes) < 0.01 < contrast(learner, mixed, classes)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"algorithm": "x"}, {"distance": "x"}, {"inner_steps": 10**9}, {"inner_steps": "3"}, {"scale": float("inf")},
+     {"scale": 0.0}, {"rates": []}, {"rates": {}}, {"rates": {"head": -1.0}}],
+)  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    learner = make_learner("anil")
+    with pytest.raises(CheckpointError, match=r"meta\.json is damaged .* meta-train again"):
+        Learner.of_settings(learner.encoder, learner.settings() | wrong)
 
 
 def test_what_was_learned_comes_back_from_its_settings(examples: Tokens) -> None:

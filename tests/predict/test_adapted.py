@@ -293,6 +293,22 @@ def test_other_weights_than_its_own_are_refused(model: Model, tmp_path: Path) ->
         litebert.load(tmp_path / "few")
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"labels": ["food", "food"]}, {"labels": [1, 2]}, {"levels": [1.0]}, {"levels": [0.0, 1.0]}, {"examples": []},
+     {"familiar": None}, {"familiar": ["x"]}, {"evidence": {"depths": [99]}}, {"evidence": {"views": ["zzz"]}}],
+)  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(model: Model, tmp_path: Path, wrong: dict[str, Any]) -> None:
+    model.save(tmp_path / "base")
+    texts = ["the rain", "a storm", "eggs", "bread"]
+    adapt(litebert.load(tmp_path / "base"), texts, ["weather"] * 2 + ["food"] * 2).save(tmp_path / "few")
+    content = json.loads((tmp_path / "few" / "few_shot.json").read_text())
+    content |= {k: content[k] | v if isinstance(v, dict) else v for k, v in wrong.items()}
+    (tmp_path / "few" / "few_shot.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"is damaged \(.*\); adapt again"):
+        litebert.load(tmp_path / "few")
+
+
 @pytest.mark.parametrize("harm", ["cut", "gone", "field", "shape"])
 def test_damage_is_named(adapted: Adapted, tmp_path: Path, harm: str) -> None:
     adapted.save(tmp_path)

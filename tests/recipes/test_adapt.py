@@ -89,7 +89,9 @@ def test_pairs_are_adapted_to_predicted_and_evaluated(tmp_path: Path, capsys: py
     rows += [{"text_a": text, "text_b": other, "label": "other"} for text, other in itertools.pairwise(same * 2)][:4]
     few, out = write_csv(tmp_path / "few.csv", rows), tmp_path / "out"
     assert litebert("adapt", "--examples", few, "--out", out) == 0
-    assert "8 examples of 2 classes" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "8 examples of 2 classes" in told
+    assert f"""next: echo '["one text", "another"]' | litebert predict --model {out}""" in told
     assert litebert("evaluate", "--model", out, "--data", few, "--json") == 0
     assert json.loads(capsys.readouterr().out)["metrics"]["accuracy"] == 1
 

@@ -79,7 +79,8 @@ def test_it_says_what_it_does_and_what_comes_next(
     told = capsys.readouterr().err
     for part in (
         "proto: classes 9 to learn from, 3 to choose by, 3 to test on; 6 steps on cpu",
-        "questions about new classes: ", f"next: litebert evaluate --model {start} {tmp_path / 'out'} --episodes",
+        "questions about classes to choose by: ",
+        f"next: litebert evaluate --model {start} {tmp_path / 'out'} --episodes",
     ):  # fmt: skip
         assert part in told
     assert read_json(tmp_path / "out" / "run.json")["command"] == "meta-train"
@@ -144,7 +145,9 @@ def test_files_for_each_purpose_must_not_share_a_class(
     )
     given = command(start, train, tmp_path / "out", "--valid", valid)
     assert litebert(*given, "--test", test) == 2
-    assert f"1 class(es) are in {valid} and in {test}: 'about thunder'" in capsys.readouterr().err
+    assert f"1 class(es) are in --valid {valid} and in --test {test}: 'about thunder'" in capsys.readouterr().err
+    assert litebert(*command(start, train, tmp_path / "out", "--valid", train)) == 2
+    assert f"5 class(es) are in --data {train} and in --valid {train}" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     assert litebert(*given) == 0
     assert not (tmp_path / "out" / "test.jsonl").exists()
@@ -182,7 +185,8 @@ def test_plain_text_gives_tasks_without_labels(start: Path, tmp_path: Path, caps
     out = tmp_path / "out"
     assert litebert(*command(start, tmp_path / "text.txt", out, "--algorithm", "anil")) == 0
     assert "classes 9 to learn from, 3 to choose by, 3 to test on" in capsys.readouterr().err
-    assert read_json(out / "meta.json")["classes"] == []  # words are nobody's labels
+    meta = read_json(out / "meta.json")
+    assert (len(meta["words"]), meta["classes"]) == (12, [])  # words are nobody's labels
     given = ("--model", out, "--episodes", out / "test.jsonl", "--methods", "prototypes", "--json")
     assert litebert("evaluate", *given) == 0
     assert json.loads(capsys.readouterr().out)["episodes"] == 600
@@ -231,7 +235,7 @@ def test_pairs_are_refused(start: Path, tmp_path: Path, capsys: pytest.CaptureFi
 
 # --- resume -----------------------------------------------------------------------------------------------------------
 
-LONG = ("--steps", 24, "--save-every", 2, "--validate-every", 8, "--batch-size", 1, "--algorithm", "anil")
+LONG = ("--steps", 48, "--save-every", 2, "--validate-every", 8, "--batch-size", 1, "--algorithm", "anil")
 
 
 def run_alone(*arguments: object) -> None:
@@ -254,7 +258,8 @@ def test_a_run_that_was_ended_resumes_to_the_same_bits(
     out = tmp_path / "out"
     process = multiprocessing.get_context("fork").Process(target=run_alone, args=command(start, data, out, *LONG))
     process.start()
-    while not (out / "checkpoints" / "latest").exists():
+    latest = out / "checkpoints" / "latest"
+    while not latest.exists() or latest.read_text() < "step-00000010":  # after the first validation
         assert process.is_alive()
     assert process.pid is not None
     os.kill(process.pid, number)

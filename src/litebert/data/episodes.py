@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -175,8 +176,10 @@ class Stored:
         try:
             head, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
             data = path.parent / head["data"] if data is None else data
+            if head["format"] != FORMAT:
+                raise ValueError(f"format {head['format']}, this version reads {FORMAT}")
             known, columns = head["sha256"], tuple(head["columns"])
-            kinds = [[tuple(map(tuple, line[kind])) for kind in ("support", "questions")] for line in lines]
+            episodes = [_checked(line, number) for number, line in enumerate(lines, start=2)]
         except OSError as error:
             raise DataError(
                 f"{path}: cannot be read ({error.strerror}); give a file of episodes, or say which to draw: "
@@ -191,4 +194,24 @@ class Stored:
                 f"{path}: its rows count in a file whose content was another than that of {data} now; bring that "
                 "back, or have episodes drawn again"
             )
-        return cls(data, columns, [Episode(*kind) for kind in kinds])
+        return cls(data, columns, episodes)
+
+    def check(self, labels: Sequence[str]) -> None:
+        """Do its rows stand in the table, all those of a class under one label?"""
+        for number, episode in enumerate(self.episodes, start=2):
+            for rows in map(sum, zip(episode.support, episode.questions, strict=True), [()] * episode.way):
+                if max(rows) >= len(labels) or len({labels[row] for row in rows}) > 1:
+                    raise DataError(
+                        f"line {number} of the episodes: rows {rows} are not of one class of {self.data}; have them "
+                        "drawn again"
+                    )
+
+
+def _checked(line: Any, number: int) -> Episode:
+    episode = Episode(*(tuple(map(tuple, line[kind])) for kind in ("support", "questions")))
+    rows = [row for kind in (episode.support, episode.questions) for some in kind for row in some]
+    if not all(isinstance(row, int) and row >= 0 for row in rows) or len(set(rows)) < len(rows):
+        raise ValueError(f"line {number}: rows must be numbers, each once")
+    if len(episode.questions) != episode.way or episode.way < 2 or not all((*episode.support, *episode.questions)):
+        raise ValueError(f"line {number}: two classes or more, with examples and questions of each")
+    return episode

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -18,13 +18,13 @@ from torch.func import functional_call
 
 from litebert.data.episodes import Episode
 from litebert.errors import CheckpointError
-from litebert.meta.settings import Algorithm, Distance
+from litebert.meta.settings import MOST_STEPS, Algorithm, Distance
 from litebert.model import Encoder
 from litebert.model.sentences import SentenceMap
 
 HEAD = "head"
-START_SCALE = {"cosine": 10.0, "squared": 0.5}
-"""Of the scores, before anything is learned."""
+START_SCALE = 10.0
+"""Of cosines, and of mean squared differences, before anything is learned."""
 HEAD_FASTER = 100.0
 """Times the rate of the encoder, before rates are learned: its weights are a hundred times as large."""
 ALL, HEAD_ONLY = ("maml", "fomaml", "reptile"), ("anil",)
@@ -88,8 +88,8 @@ def _clipped(slopes: Sequence[Tensor]) -> Sequence[Tensor]:
     """Together no longer than 1, as those of the outer loop: one wild step leaves weights that tell nothing."""
     if not slopes:
         return slopes
-    length = torch.stack([slope.square().sum() for slope in slopes]).sum().sqrt()
-    return [slope / length.clamp(min=1.0) for slope in slopes]
+    squared = torch.stack([slope.square().sum() for slope in slopes]).sum()
+    return [slope / squared.clamp(min=1.0).sqrt() for slope in slopes]  # the root of 0 has no slope
 
 
 class Learner(nn.Module):
@@ -109,7 +109,7 @@ class Learner(nn.Module):
         self.bf16 = False
         """Read in bfloat16. What comes after is computed in float32 all the same: cosines differ in the third digit."""
         self.after = None if after is None else [torch.from_numpy(part) for part in (after.weight, after.bias)]
-        self.log_scale = nn.Parameter(torch.tensor(math.log(START_SCALE[distance])))
+        self.log_scale = nn.Parameter(torch.tensor(math.log(START_SCALE)))
         rates = dict.fromkeys(sorted({name.split(".")[0] for name in self._changing()}), inner_rate)
         rates |= {HEAD: HEAD_FASTER * inner_rate} if self.is_adapting else {}
         self.log_rates = nn.ParameterDict(
@@ -143,11 +143,12 @@ class Learner(nn.Module):
         return F.normalize(vectors, dim=1) if self.distance == "cosine" else vectors
 
     def head(self, middles: Tensor) -> Head:
-        """Scores grow with the cosine to a middle, or fall with the squared distance to it, but for what is the same
-        for all of them."""
+        """Scores grow with the cosine to a middle, or fall with the mean squared difference from it, but for what is
+        the same for all of them."""
         scale = self.log_scale.exp()
         if self.distance == "cosine":
             return scale * F.normalize(middles, dim=1), scale * middles.new_zeros(len(middles))
+        scale = scale / middles.shape[1]
         return 2 * scale * middles, -scale * middles.square().sum(1)
 
     def head_of(self, vectors: Tensor, classes: Tensor, way: int) -> Head:
@@ -195,11 +196,22 @@ class Learner(nn.Module):
     @classmethod
     def of_settings(cls, encoder: Encoder, settings: Mapping[str, Any], after: SentenceMap | None = None) -> Learner:
         try:
-            found = cls(encoder, settings["algorithm"], settings["distance"], settings["inner_steps"], after=after)
+            algorithm, distance, inner_steps = (settings[name] for name in ("algorithm", "distance", "inner_steps"))
+            if algorithm not in get_args(Algorithm) or distance not in get_args(Distance):
+                raise ValueError(f"{algorithm!r} and {distance!r} are not known")
+            if inner_steps not in range(1, MOST_STEPS + 1):
+                raise ValueError(f"inner_steps={inner_steps!r}")
+            backend = encoder.backend
+            found = cls(encoder, algorithm, distance, inner_steps, after=after)
+            encoder.backend = backend  # answers are differentiated once at most
+            if set(settings["rates"]) != set(found.log_rates):
+                raise ValueError("rates of other parts")
+            known = {found.log_scale: settings["scale"]} | {found.log_rates[k]: v for k, v in settings["rates"].items()}
             with torch.no_grad():
-                found.log_scale.fill_(math.log(settings["scale"]))
-                for name, rate in settings["rates"].items():
-                    found.log_rates[name].fill_(math.log(rate))
-        except (KeyError, TypeError, ValueError) as error:
+                for parameter, value in known.items():
+                    if not 0 < value < math.inf:
+                        raise ValueError(f"{value} must be above 0")
+                    parameter.fill_(math.log(value))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(f"meta.json is damaged ({error!r}); meta-train again") from error
         return found.to(encoder.word_embeddings.weight.device)

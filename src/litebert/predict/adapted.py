@@ -15,18 +15,19 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.files import read_json, replacing, write_json
 from litebert.model import Albert
 from litebert.model.adapters import DepthAdapters
-from litebert.model.few_shot import FewShotHead
+from litebert.model.few_shot import FewShotHead, View
 from litebert.predict.given import Evidence, Given, Tuning
 from litebert.predict.model import Model
 from litebert.predict.sides import Around, Choice, Reader, Sides, readable, with_half
@@ -169,6 +170,7 @@ class Saved:
             )
         try:
             evidence = Evidence(**_tuples(self.evidence))
+            self._check(evidence, base.config.num_hidden_layers)
             tuning = None if self.tuning is None else Tuning(
                 **_tuples(self.tuning) | {"sides": evidence.sides})  # fmt: skip
             tensors = safetensors.torch.load_file(self.path / TENSORS)
@@ -181,11 +183,23 @@ class Saved:
             pairs = records[0].text_b is not None
             head = _empty_head(base, evidence.sides, pairs, len(self.labels))
             head.load_state_dict(tensors)
-        except (KeyError, TypeError, ValueError, RuntimeError, OSError, safetensors.SafetensorError) as error:
+            task = FewShot(self.labels, self.levels, self.familiar, pairs)
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OSError, SafetensorError) as error:
             problem = str(error).splitlines()[0]
             raise CheckpointError(f"{self.path}: is damaged ({problem}); adapt again") from error
-        task = FewShot(self.labels, self.levels, self.familiar, pairs)
         return Adapted(base, task, head, Given(records, self.label_names, around), evidence, tuning, adapters)
+
+    def _check(self, evidence: Evidence, passes: int) -> None:
+        """What is not caught by putting it together."""
+        if not set(evidence.depths) <= set(range(1, passes + 1)) or not set(evidence.views) <= set(get_args(View)):
+            raise ValueError(f"depths {evidence.depths}, views {evidence.views}")
+        if not all(isinstance(label, str) for label in self.labels) or len(set(self.labels)) < len(self.labels):
+            raise ValueError("labels must be different names")
+        levels = np.asarray(self.levels, dtype=float)
+        if levels.shape != (len(self.labels),) or not (np.isfinite(levels) & (levels > 0)).all():
+            raise ValueError("levels must be one above 0 for each label")
+        if not np.isfinite(np.asarray(self.familiar, dtype=float)).all() or not self.examples:
+            raise ValueError("familiar must be numbers, and there must be examples")
 
 
 def _tuples(settings: dict[str, Any]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def run_episodes(config: Config) -> None:
         raise ConfigError("1 episode says nothing about others; have more drawn, 600-episodes are usual")
     for name, model in models.items():
         asked = {table.labels[rows[0]] for episode in stored.episodes for rows in episode.support}
-        check_disjoint({f"what {name} learned from": practised_on(model), str(table.path): sorted(asked)})
+        check_disjoint({f"what {name} learned from": practised_on(model, table.kind), str(table.path): sorted(asked)})
     methods = [method for method in METHODS if method in config.methods]
     total = len(stored.episodes) * (len(models) * len(methods))
     with counting(console, f"{len(stored.episodes):,} episodes", total) as bar:
@@ -84,7 +84,9 @@ def _episodes_of(config: Config, model: Model) -> tuple[Table, Stored]:
         if len(config.episodes) > 1:
             raise ConfigError(f"episodes={' '.join(config.episodes)} must be one file, or words such as 5-way 1-shot")
         stored = Stored.read(Path(config.episodes[0]), data)
-        return Table.read(stored.data, Source.of(config.columns or stored.columns, config.skip_bad), mask), stored
+        table = Table.read(stored.data, Source.of(config.columns or stored.columns, config.skip_bad), mask)
+        stored.check(table.labels)
+        return table, stored
     shape = Shape.parse(config.episodes, SHAPE)
     if data is None:
         raise ConfigError(f"episodes={' '.join(config.episodes)} are drawn from labelled texts; give --data too")
@@ -170,7 +172,9 @@ def _titles(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _print_table(console: Console, rows: Sequence[Mapping[str, Any]], title: str) -> None:
-    grid = Grid(title=title, caption="± holds 95 % of such means; differences are on the same episodes")
+    grid = Grid(
+        title=title, caption="± for other episodes of these classes, 19 times out of 20; other classes differ more"
+    )
     for number, name in enumerate(_titles(rows)):
         grid.add_column(name, justify="right" if number > 1 else "left", overflow="fold")
     for row in rows:
@@ -192,6 +196,11 @@ def _write_page(out: Path, content: Mapping[str, Any]) -> str:
     ]
     report.heading("What it takes, and what it brings")
     report.legend([name or "without a model" for name in names])
-    report.scores(scores, "Each with its margin of 95 %.", "time for an episode", "questions told right")
+    report.scores(
+        scores,
+        "Each with its margin of 95 % for other episodes of these classes.",
+        "time for an episode",
+        "questions told right",
+    )
     report.write(out / "report.html")
     return f"look at {out / 'report.html'}"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from litebert.meta.learner import Learner, Questions
 from litebert.model import Albert
 from litebert.predict import Model, load
 from litebert.recipes._shared import write_run
-from litebert.recipes._tables import Table, is_plain, practised_on
+from litebert.recipes._tables import Kind, Table, practised_on
 from litebert.train.checkpointing import Checkpoints
 from litebert.train.guard import Guard
 from litebert.train.log import RunLog
@@ -41,6 +41,7 @@ OWN_RATE = 0.01
 WEIGHT_DECAY = 0.01
 TEST_EPISODES = 600
 """That are written for who wants to know."""
+FLAG = {"train": "--data", "valid": "--valid", "test": "--test"}
 PURPOSE = {"train": "learn from", "valid": "choose by", "test": "test on"}
 UNDECISIVE = {"out", "resume", "device", "save_every"}
 """Settings that may differ when a run is resumed."""
@@ -76,7 +77,10 @@ def meta_train(config: Config, console: Console) -> Result | None:
         return None
     result = Result(run.best, run.start, run.best_step, time.perf_counter() - began)
     write_json(config.out / "finished.json", asdict(result))
-    line = f"questions about new classes: {run.start:.1%} right before, {run.best:.1%} after {run.best_step:,} steps"
+    line = (
+        f"questions about classes to choose by: {run.start:.1%} right before, {run.best:.1%} after the best step, "
+        f"{run.best_step:,}, which they chose"
+    )
     console.print(line, highlight=False, markup=False)
     if run.best <= run.start:
         console.print(
@@ -138,9 +142,9 @@ class Run:
         if config.valid is None:
             pools = divided(tables["train"].pool, config.seed)
             tables = dict.fromkeys(pools, tables["train"])
-        named = {f"{given[part] or part}": pool for part, pool in pools.items()}
+        named = {part if given[part] is None else f"{FLAG[part]} {given[part]}": pool for part, pool in pools.items()}
         check_disjoint(named)
-        before = {f"what {config.model} learned from": practised_on(self.model)}
+        before = {f"what {config.model} learned from": practised_on(self.model, tables["train"].kind)}
         for name, pool in list(named.items())[1:]:  # more may be learned from what was learned from before
             check_disjoint(before | {name: pool})
         encoded = {
@@ -235,11 +239,12 @@ class Run:
         with torch.device("meta"):  # it is replaced at once
             albert = Albert(self.model.config)
         albert.encoder = self.learner.encoder
+        seen = {kind: set(practised_on(self.model, kind)) for kind in get_args(Kind)}
+        for part in (self.parts[name] for name in ("train", "valid")):
+            seen[part.table.kind] |= set(part.pool)
+        content = self.learner.settings() | {name: sorted(some) for name, some in seen.items()}
+        write_json(out / "meta.json", content)  # before what it is about
         Model(albert, self.model.tokenizer, None, self.length, self.model.after).save(out)
-        parts = [self.parts[part] for part in ("train", "valid")]
-        seen = {name for part in parts if not is_plain(part.table.path) for name in part.pool}
-        classes = sorted(seen | set(practised_on(self.model)))
-        write_json(out / "meta.json", self.learner.settings() | {"classes": classes})
 
     def _save(self, step: Step) -> None:
         if step.stopping or self.saving.due(step.done):

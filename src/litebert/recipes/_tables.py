@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from litebert.data.corpus import read_lines
 from litebert.data.episodes import Pool, pool_of
 from litebert.data.labelled import PLAIN, Source, format_of
 from litebert.data.words import hidden_words
-from litebert.errors import DataError
+from litebert.errors import CheckpointError, DataError
 from litebert.files import read_json
 from litebert.predict import Model
 from litebert.tasks import Classify
+
+Kind = Literal["classes", "words"]
+"""What labels say, or which word is hidden where there are none. A class called like a word is another thing."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,10 @@ class Table:
             )
         return cls(path, [record.text for record in records], [str(record.label) for record in records])
 
+    @property
+    def kind(self) -> Kind:
+        return "words" if is_plain(self.path) else "classes"
+
     @cached_property
     def pool(self) -> Pool:
         return pool_of(self.texts, self.labels)
@@ -54,6 +61,9 @@ def meta_of(model: Model) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
-def practised_on(model: Model) -> list[str]:
-    """The classes that it has learned from, or was chosen by."""
-    return list(meta_of(model).get("classes", []))
+def practised_on(model: Model, kind: Kind) -> list[str]:
+    """What it has learned from or was chosen by."""
+    found = meta_of(model).get(kind, [])
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise CheckpointError(f"{model.source}/meta.json: {kind} must be a list of names; meta-train again")
+    return found

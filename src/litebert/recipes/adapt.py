@@ -90,7 +90,8 @@ def run(config: Config) -> None:
         print(json.dumps(told, ensure_ascii=False))
         return
     asked = f"litebert evaluate --model {config.out} --data {'test.conll' if is_tag else 'test.csv'}"
-    next_one = f"next: echo 'a new text' | litebert predict --model {config.out}, or {asked}"
+    text = '["one text", "another"]' if getattr(records[0], "text_b", None) is not None else "a new text"
+    next_one = f"next: echo '{text}' | litebert predict --model {config.out}, or {asked}"
     for line in (*lines, f"saved in {config.out}", next_one):
         console.print(line, highlight=False, markup=False)
 

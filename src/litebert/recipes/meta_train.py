@@ -18,7 +18,7 @@ from typing import Literal
 
 from litebert.builtin import DEFAULT
 from litebert.errors import ConfigError
-from litebert.meta.settings import Algorithm, Distance
+from litebert.meta.settings import MOST_STEPS, Algorithm, Distance
 from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, refuse_other_run, refuse_overwrite
 
 
@@ -78,6 +78,8 @@ class Config:
     def __post_init__(self) -> None:
         given = [name for name in ("length", "validate_every") if getattr(self, name) is not None]
         check_numbers(self, "steps", "batch_size", "inner_steps", *given)
+        if self.inner_steps > MOST_STEPS:
+            raise ConfigError(f"inner_steps={self.inner_steps} must be {MOST_STEPS} or fewer; 3 are usual")
         if not 0 < self.inner_rate < 10:
             raise ConfigError(f"inner_rate={self.inner_rate} must be above 0 and below 10; 0.01 is usual")
         if self.test is not None and self.valid is None:
@@ -103,7 +105,7 @@ def run(config: Config) -> int:
         return INTERRUPTED
     console.print(f"model in {config.out}", highlight=False, markup=False)
     tested = config.out / "test.jsonl"
-    evaluate = f"litebert evaluate --model {config.model} {config.out} --episodes {tested}"
+    evaluate = f"litebert evaluate --model {config.model} {config.out} --episodes {tested} --methods words prototypes"
     adapt = f"litebert adapt --model {config.out} --examples few.csv --out runs/adapted"
     line = f"{evaluate}, or {adapt}" if tested.exists() else adapt
     console.print(f"next: {line}", highlight=False, markup=False, soft_wrap=True)
