@@ -93,6 +93,12 @@ def test_without_a_batch_size_as_many_go_together_as_make_so_many_tokens(lengths
         assert number == len(batches) - 1 or (len(batch) + 1) * longest > tokens
 
 
+def test_one_long_text_does_not_pad_many_short_ones() -> None:
+    lengths = [10] * 20 + [100] + [9, 7, 6]
+    assert by_length(lengths, 32, alike=2 / 3) == [[20], [*range(20), 21, 22], [23]]
+    assert by_length(lengths, 32) == [[20, *range(20), 21, 22, 23]]
+
+
 def test_padding_reaches_to_the_longest_and_what_is_real_is_marked(tokenizer: Tokenizer) -> None:
     short, long = tokenizer.encode(["rain", "the lighthouse keeper"])
     batch = pad([short, long], pad_id=tokenizer.pad_id)

@@ -131,17 +131,19 @@ def _targets(examples: Sequence[Example], columns: int) -> Tensor | None:
     return torch.from_numpy(np.stack(arrays))
 
 
-def by_length(lengths: Sequence[int], batch_size: int | None, tokens: int = 0) -> list[list[int]]:
+def by_length(lengths: Sequence[int], batch_size: int | None, tokens: int = 0, alike: float = 0.0) -> list[list[int]]:
     """Indices in batches of similar length, longest first: little is padded, and memory runs out at once or never.
 
-    Without a `batch_size` there are as many in each as make so many tokens, or one.
+    Without a `batch_size` there are as many in each as make so many tokens, or one. None is shorter than a share
+    `alike` of the longest in its batch.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     batches, start = [], 0
     while start < len(order):
-        count = batch_size or max(1, tokens // max(1, lengths[order[start]]))
-        batches.append(order[start : start + count])
-        start += count
+        longest = lengths[order[start]]
+        count = batch_size or max(1, tokens // max(1, longest))
+        batches.append([index for index in order[start : start + count] if lengths[index] >= alike * longest])
+        start += len(batches[-1])
     return batches
 
 
