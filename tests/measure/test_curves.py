@@ -293,3 +293,11 @@ def test_scores_stand_by_their_time_with_their_names_and_margins() -> None:
     assert {"slow_$5_x^", "quick", "time", "right", "1 ms", "10 s"} <= set(texts(drawing))
     assert paths(drawing, "run0")
     assert paths(drawing, "run1")
+
+
+def test_names_of_scores_that_lie_together_are_moved_apart() -> None:
+    scores = [Score("one", 0, 1.0, 0.5, 0.1), Score("two", 1, 1.1, 0.501, 0.1), Score("slow", 1, 100.0, 0.5, 0.1)]
+    drawing = draw_scores(scores, "caption", "time", "right")
+    height = {name: float(y) for y, name in re.findall(r'<text[^>]* y="([\d.]+)"[^>]*>(one|two|slow)</text>', drawing)}
+    assert height["one"] - height["two"] > 8
+    assert height["one"] == height["slow"]

@@ -173,10 +173,10 @@ def draw_scores(scores: Sequence[Score], caption: str, x_label: str, y_label: st
     from matplotlib.ticker import FuncFormatter, LogLocator
 
     figure, axes = _figure(5.6, 3.2)
-    for score in scores:
+    for score, rise in zip(scores, _moved_apart(scores), strict=True):
         colour, seconds = COLOURS[colour_of(score.number)][0], max(score.seconds, LEAST_SECONDS)
         axes.errorbar(seconds, score.value, yerr=score.margin, fmt="o", markersize=5, color=colour, elinewidth=1.2)
-        axes.annotate(score.name, (seconds, score.value), (7, 0), textcoords="offset points", va="center",
+        axes.annotate(score.name, (seconds, score.value), (7, rise), textcoords="offset points", va="center",
                       fontsize=8, color=colour, parse_math=False)  # fmt: skip
     axes.set(xscale="log", xlabel=x_label, ylabel=y_label)
     axes.margins(x=0.25)
@@ -187,6 +187,22 @@ def draw_scores(scores: Sequence[Score], caption: str, x_label: str, y_label: st
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value, percent=True)))
     axes.minorticks_off()
     return _as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
+
+
+def _moved_apart(scores: Sequence[Score], height: float = 190.0, gap: float = 10.0) -> list[float]:
+    """How many points each name is raised so that none lies on another; the drawing is about `height` points high."""
+    span = max(score.value + score.margin for score in scores) - min(score.value - score.margin for score in scores)
+    points = height / (span or 1.0)
+    rises, placed = [0.0] * len(scores), list[tuple[float, float]]()
+    for number in sorted(range(len(scores)), key=lambda number: scores[number].value):
+        across = math.log10(max(scores[number].seconds, LEAST_SECONDS))
+        up = own = scores[number].value * points
+        for other, taken in sorted(placed, key=lambda place: place[1]):
+            if abs(across - other) < 1 and abs(up - taken) < gap:
+                up = taken + gap
+        placed.append((across, up))
+        rises[number] = up - own
+    return rises
 
 
 def draw_bars(groups: Mapping[str, Mapping[str, float]], names: Sequence[str], caption: str, unit: str) -> str:
