@@ -150,6 +150,14 @@ def test_what_was_asked_for_stays_when_examples_are_added(base: Model, tmp_path:
     assert adapt(base, *pairs_of(FEW)).add_class("404", ["page not found", "the link is broken"]).evidence.classes == 4
 
 
+def test_the_margin_is_of_the_examples_that_were_asked(base: Model) -> None:
+    texts = ["the rain", "a storm", "eggs", "bread", "a letter", "the village"]
+    found = adapt(base, texts, ["weather", "weather", "food", "food", "post", "place"]).evidence
+    assert (found.examples, found.asked) == (6, 4)
+    assert found.margin is not None
+    assert found.margin >= 1.96 / 8
+
+
 def test_one_example_per_class_is_enough_to_begin(base: Model) -> None:
     one = adapt(base, [some[0] for some in FEW.values()], ["1", "2", "3"])
     assert one.evidence.accuracy is None

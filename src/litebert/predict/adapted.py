@@ -306,6 +306,7 @@ def solved(
         with_half(rows, owners, len(records)) if told is not None else None,
         sides.depths, sides.tokens, use_names, solution.ridge, time.perf_counter() - began,
         _mistakes(records, task, told, solution), given.remarks, sides.views,
+        asked=sum(size for size in np.bincount(classes).tolist() if size > 1),
     )  # fmt: skip
     matrix = rows.T @ solution.weights
     if tuning is not None:

@@ -50,6 +50,9 @@ class Evidence:
     """The tiers, the share of each half of the examples that each tells right by the other half, and the seconds that
     it took; for None, that it would take."""
 
+    asked: int = 0
+    """Examples that the accuracy is about."""
+
     @property
     def sides(self) -> Sides:
         """From where texts are looked at."""
@@ -58,9 +61,9 @@ class Evidence:
     @property
     def margin(self) -> float | None:
         """Half of the interval in which the accuracy lies, 19 times out of 20."""
-        if self.accuracy is None:
+        if self.accuracy is None or not self.asked:
             return None
-        return float(1.96 * (self.accuracy * (1 - self.accuracy) / self.examples + 1 / (4 * self.examples**2)) ** 0.5)
+        return float(1.96 * (self.accuracy * (1 - self.accuracy) / self.asked + 1 / (4 * self.asked**2)) ** 0.5)
 
     @property
     def with_twice(self) -> float | None:
