@@ -73,6 +73,21 @@ def refuse_other_run(out: Path, command: str) -> None:
             raise ConfigError(f"{out} already holds a run of litebert {other} (run.json); choose another --out")
 
 
+def is_finished(out: Path, command: str, what: str, resume: bool, console: Console) -> bool:
+    """Is there nothing left to resume? What must not be replaced or gone on from is refused."""
+    refuse_other_run(out, command)
+    if resume and (out / "finished.json").exists():
+        console.print(f"the run in {out} is finished: nothing to resume", highlight=False, markup=False)
+        return True
+    refuse_overwrite(out / "finished.json", what)
+    if not resume:
+        refuse_overwrite(out / "checkpoints" / "latest", "an unfinished run, which --resume continues")
+        refuse_overwrite(out / "config.json", "a finished model")
+    elif not (out / "run.json").exists():
+        console.print(f"no run in {out}: starting from the first step", highlight=False, markup=False)
+    return False
+
+
 def write_run(out: Path, command: str, config: Any) -> None:
     """run.json: the resolved settings and everything else needed to do it again."""
     packages: dict[str, str | None] = {}

@@ -19,7 +19,7 @@ from typing import Literal
 
 from litebert.builtin import DEFAULT
 from litebert.errors import ConfigError
-from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, refuse_other_run, refuse_overwrite
+from litebert.recipes._shared import INTERRUPTED, check_numbers, is_finished, make_console
 from litebert.train.settings import Strategies
 
 MAX_SEEDS = 100
@@ -152,16 +152,8 @@ def run(config: Config) -> int:
     from litebert.recipes._sweeps import search, sweep
 
     console = make_console()
-    refuse_other_run(config.out, "finetune")
-    if config.resume and (config.out / "finished.json").exists():
-        console.print(f"the run in {config.out} is finished: nothing to resume", highlight=False, markup=False)
+    if is_finished(config.out, "finetune", "a fine-tuned model", config.resume, console):
         return 0
-    refuse_overwrite(config.out / "finished.json", "a fine-tuned model")
-    if not config.resume:
-        refuse_overwrite(config.out / "checkpoints" / "latest", "an unfinished run, which --resume continues")
-        refuse_overwrite(config.out / "config.json", "a finished model")
-    elif not (config.out / "run.json").exists():
-        console.print(f"no run in {config.out}: starting from the first step", highlight=False, markup=False)
     one = search if config.search else sweep if config.seeds > 1 else finetune
     if one(config, console) is None:
         console.print("stopped; to go on, run the same command with --resume", highlight=False, markup=False)

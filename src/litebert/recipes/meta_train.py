@@ -19,7 +19,7 @@ from typing import Literal
 from litebert.builtin import DEFAULT
 from litebert.errors import ConfigError
 from litebert.meta.settings import MOST_STEPS, Algorithm, Distance
-from litebert.recipes._shared import INTERRUPTED, check_numbers, make_console, refuse_other_run, refuse_overwrite
+from litebert.recipes._shared import INTERRUPTED, check_numbers, is_finished, make_console
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,16 +90,8 @@ def run(config: Config) -> int:
     from litebert.recipes._meta_training import meta_train
 
     console = make_console()
-    refuse_other_run(config.out, "meta-train")
-    if config.resume and (config.out / "finished.json").exists():
-        console.print(f"the run in {config.out} is finished: nothing to resume", highlight=False, markup=False)
+    if is_finished(config.out, "meta-train", "a meta-trained model", config.resume, console):
         return 0
-    refuse_overwrite(config.out / "finished.json", "a meta-trained model")
-    if not config.resume:
-        refuse_overwrite(config.out / "checkpoints" / "latest", "an unfinished run, which --resume continues")
-        refuse_overwrite(config.out / "config.json", "a finished model")
-    elif not (config.out / "run.json").exists():
-        console.print(f"no run in {config.out}: starting from the first step", highlight=False, markup=False)
     if meta_train(config, console) is None:
         console.print("stopped; to go on, run the same command with --resume", highlight=False, markup=False)
         return INTERRUPTED
