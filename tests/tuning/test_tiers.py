@@ -13,6 +13,7 @@ import torch
 import litebert
 from litebert.errors import ConfigError
 from litebert.predict import Adapted, Model
+from litebert.tasks.few_shot import FewShot
 from litebert.tuning import contrast, tiers
 from litebert.tuning.tiers import adapt, tuned
 from tests.tuning.words import TELLING, texts_of
@@ -117,6 +118,10 @@ def test_small_changes_are_saved_beside_the_examples(
     assert again.predict(texts) == found.predict(texts)
     assert again.evidence == found.evidence
     assert again.tuning == found.tuning
+    for one in (found, again):  # unknown is told by halves that it was not tuned on, not by its own examples
+        assert isinstance(one.task, FewShot)
+        assert one.tuning is not None
+        assert one.task.familiar == sorted(one.tuning.familiar)
     assert not torch.allclose(torch.from_numpy(again.embed(texts)), torch.from_numpy(base.embed(texts)))
     more = litebert.adapt(again, ["eggs", "milk"], ["c", "c"], budget_s=ENOUGH)  # nothing is tuned again
     assert (more.evidence.tier, more.evidence.accuracy) == ("fast", found.evidence.accuracy)
