@@ -2,11 +2,12 @@
 
   python examples/builtin/embeddings.py --model runs/pt --data shards --sts tasks/glue/STS-B --out runs/st
 
-The model stays as it is; what is learned is a linear map of the mean over tokens (sentence-transformers: Dense). With
-it a sentence, some of whose tokens are hidden, has to find among many the same with others hidden, or the one after it.
-The sentences come from the shards that the model was trained on, so what was held out or excluded there stays so.
-Which map is used, that one, a whitening one or none, is decided on a tenth of STS-B's training pairs; the saved model
-is asked about its development pairs once, at the end.
+The model stays as it is. In the mean over tokens frequent ones count less (sentence-transformers: WordWeights), and
+what is learned is a linear map of it (Dense): with it a sentence, some of whose tokens are hidden, has to find among
+many the same with others hidden, or the one after it. The sentences come from the shards that the model was trained
+on, so what was held out or excluded there stays so. How much less tokens count, and which map is used, that one, a
+whitening one or none, is decided on a tenth of STS-B's training pairs; the saved model is asked about its development
+pairs once, at the end.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from scipy.stats import spearmanr
 import litebert
 from litebert.data.batches import Batch, Example, collate
 from litebert.data.shards import DOCUMENT_START, SENTENCE_START, Shards
-from litebert.model.sentences import SentenceMap, whitened
+from litebert.model.sentences import SentenceMap, weighted_mean, whitened
 from litebert.predict import Model
+from litebert.predict.sides import frequency_of
 from litebert.tasks import Regress
 from litebert.tasks.base import hidden_of
 from litebert.tasks.text import TextInput
@@ -37,6 +39,8 @@ SHORTEST, LONGEST = 8, 60  # tokens of a sentence that is looked at
 HIDDEN = 0.15  # of its tokens
 NEAR = 0.5  # share of the pairs that are neighbours; the others are one sentence twice
 TEMPERATURE = 0.1
+COMMON = {"all tokens alike": None, "rare tokens first": 1e-3, "rare tokens far first": 1e-4}
+"""How frequent a token is that counts half as much as a rare one."""
 WARMUP = 0.1
 AT_ONCE = {"cuda": 1024, "cpu": 32}  # sentences
 
@@ -64,10 +68,18 @@ def main() -> None:
     tenth = random.Random(0).sample(train, len(train) // 10)
     pairs = pairs_of(Shards(options.data), options.pairs)
     firsts, seconds = ([pair[side] for pair in pairs] for side in (0, 1))
-    once, again, after = (read(model, texts, seed) for seed, texts in enumerate((firsts, firsts, seconds)))
-    maps: dict[str, SentenceMap | None] = {"the mean": None}
-    maps |= {f"whitened, {size}": whitened(once, size) for size in options.sizes if size <= once.shape[1]}
-    maps["learned"] = learned(once, again, after, options)
+    counts = counts_of(model, firsts)
+    means = [read(model, texts, seed, counts) for seed, texts in enumerate((firsts, firsts, seconds))]
+    maps: dict[str, SentenceMap] = {}
+    for name, tokens in counts.items():
+        once, again, after = (one.pop(name) for one in means)
+        found = {"no map": plain(once.shape[1])}
+        found |= {f"whitened, {size}": whitened(once, size) for size in options.sizes if size <= once.shape[1]}
+        found["learned"] = learned(once, again, after, options)
+        maps |= {
+            f"{name}, {kind}": replace(one, tokens=None if (tokens == 1).all() else tokens)
+            for kind, one in found.items()
+        }
     chosen = choose(model, maps, tenth)
     Model(model.to("cpu").albert, model.tokenizer, model.task, model.max_length, chosen).save(
         options.out, half=options.half
@@ -92,10 +104,23 @@ def pairs_of(shards: Shards, count: int) -> list[tuple[str, str]]:
     return [found[i] for i in chance.permutation(len(found)).tolist()]
 
 
+def counts_of(model: Model, texts: list[str]) -> dict[str, np.ndarray]:
+    """(V,) What each token counts, to four digits, by the name of the way."""
+    frequency = frequency_of(model, texts).numpy()[: model.tokenizer.vocab_size]
+    exact = {name: np.ones_like(frequency) if at is None else at / (at + frequency) for name, at in COMMON.items()}
+    return {name: np.array([f"{count:.4g}" for count in counts], np.float32) for name, counts in exact.items()}
+
+
+def plain(size: int) -> SentenceMap:
+    return SentenceMap(np.eye(size, dtype=np.float32), np.zeros(size, np.float32))
+
+
 @torch.inference_mode()
-def read(model: Model, texts: list[str], seed: int) -> np.ndarray:
-    """(N, H) means over tokens, some of which are hidden."""
-    generator, found = torch.Generator().manual_seed(seed), np.empty((len(texts), model.config.hidden_size), np.float32)
+def read(model: Model, texts: list[str], seed: int, counts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """(N, H) means over tokens, some of which are hidden, for each way of counting them."""
+    generator, shape = torch.Generator().manual_seed(seed), (len(texts), model.config.hidden_size)
+    found = {name: np.empty(shape, np.float32) for name in counts}
+    weights = {name: torch.from_numpy(tokens).to(model.device) for name, tokens in counts.items()}
     order = sorted(range(len(texts)), key=lambda number: len(texts[number]))  # texts of one length together
     size = AT_ONCE[model.device.type]
     model.albert.eval()
@@ -104,7 +129,8 @@ def read(model: Model, texts: list[str], seed: int) -> np.ndarray:
         batch = partly_hidden(model, [texts[number] for number in some], generator).to(model.device)
         with torch.autocast(model.device.type, torch.bfloat16, enabled=model.bf16):
             states = hidden_of(model.encoder, batch)  # (n, L, H)
-        found[some] = (states.float().sum(1) / batch.lengths[:, None]).cpu().numpy()
+        for name, tokens in weights.items():
+            found[name][some] = weighted_mean(states, tokens[batch.input_ids] * batch.real).cpu().numpy()
     return found
 
 
@@ -149,7 +175,7 @@ def half_white(means: np.ndarray) -> torch.Tensor:
     return torch.from_numpy((directions * scale @ directions.T).astype(np.float32))
 
 
-def choose(model: Model, maps: dict[str, SentenceMap | None], tenth: list[TextInput]) -> SentenceMap | None:
+def choose(model: Model, maps: dict[str, SentenceMap], tenth: list[TextInput]) -> SentenceMap:
     found = {name: correlation(model, after, tenth) for name, after in maps.items()}
     for name, value in found.items():
         print(f"{name}: Spearman {value:.4f} on a tenth of the training pairs")
@@ -158,7 +184,7 @@ def choose(model: Model, maps: dict[str, SentenceMap | None], tenth: list[TextIn
     return maps[best]
 
 
-def correlation(model: Model, after: SentenceMap | None, pairs: list[TextInput]) -> float:
+def correlation(model: Model, after: SentenceMap, pairs: list[TextInput]) -> float:
     """Between cosines and what people said."""
     model.after = after
     left, right = (model.embed([getattr(pair, side) for pair in pairs]) for side in ("text", "text_b"))

@@ -232,6 +232,44 @@ def test_a_map_after_the_mean_is_saved_and_sentence_transformers_applies_it(mode
     assert litebert.load(tmp_path).embed(PROSE[:1]).shape == (1, hidden)
 
 
+def test_what_tokens_count_is_saved_and_sentence_transformers_applies_it(model: Model, tmp_path: Path) -> None:
+    sentence_transformers = peer("sentence_transformers")
+    random, hidden = np.random.default_rng(1), model.config.hidden_size
+    tokens = random.uniform(size=model.tokenizer.vocab_size).astype(np.float32)
+    after = SentenceMap(np.eye(4, hidden, dtype=np.float32), np.ones(4, dtype=np.float32), tokens)
+    weighted = Model(model.albert, model.tokenizer, model.task, model.max_length, after)
+    weighted.save(tmp_path)
+    again = litebert.load(tmp_path)
+    assert again.after is not None
+    np.testing.assert_array_equal(again.after.tokens, tokens)
+    ours = again.embed(PROSE[:3])
+    ids = model.tokenizer.encode(PROSE[:1])[0].ids
+    states = model.encoder(torch.tensor(np.array(ids)[None])).detach().numpy()[0]
+    by_hand = np.average(states, axis=0, weights=tokens[ids])[:4] + 1
+    assert np.abs(ours[0] - by_hand).max() < 1e-4
+    assert np.abs(ours - Model(model.albert, model.tokenizer).embed(PROSE[:3])[:, :4] - 1).max() > 1e-3
+    theirs = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu").encode(PROSE[:3])
+    assert np.abs(ours - theirs).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [({"vocab": ["a"], "word_weights": {}}, "does not weigh this tokenizer's"),
+     ({"word_weights": []}, "does not weigh this tokenizer's"),
+     ({"word_weights": {"[CLS]": "much"}}, "not a number"),
+     ({"word_weights": {"[CLS]": -1}}, "not between 0"),
+     ({"word_weights": {"[CLS]": 1e99}}, "not between 0")],
+)  # fmt: skip
+def test_damaged_counts_are_refused(model: Model, tmp_path: Path, content: dict[str, Any], complaint: str) -> None:
+    size, tokens = model.config.hidden_size, np.ones(model.tokenizer.vocab_size, np.float32)
+    after = SentenceMap(np.eye(size, dtype=np.float32), np.zeros(size, dtype=np.float32), tokens)
+    Model(model.albert, model.tokenizer, after=after).save(tmp_path)
+    path = tmp_path / "1_WordWeights" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | content))
+    with pytest.raises(CheckpointError, match=complaint):
+        litebert.load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("file", "content", "complaint"),
     [("modules.json", "{}", "not a list of modules"), ("modules.json", "[1]", "not a list of modules"),

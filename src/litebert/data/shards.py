@@ -331,7 +331,7 @@ def starts_word(tokenizer: Tokenizer) -> np.ndarray:
     """For each id: does a new word begin with it? `▁` opens a word; `##`, or letters without `▁`, continue one.
 
     Words that were added to a vocabulary are whole."""
-    tokens = [tokenizer.token(number) for number in range(tokenizer.vocab_size)]
+    tokens = tokenizer.vocabulary()
     marks_starts = any(token.startswith("▁") for token in tokens)
     added = tokenizer.added
     continues = [

@@ -62,7 +62,7 @@ class UnitTable:
         self.cutting = Cutting.of(json.loads(definition))
         self._dtype = id_type(tokenizer)
         self._model = _bare(definition, self.cutting)
-        tokens = [tokenizer.token(number) for number in range(tokenizer.vocab_size)]
+        tokens = tokenizer.vocabulary()
         self._token_lengths = np.array(list(map(len, tokens)))
         self._plain = _plain_units(tokens, self.cutting.lowercase)
         self._keys = np.zeros(SLOTS, np.uint64)  # 0 is a free slot

@@ -98,7 +98,7 @@ def load_folder(path: Path) -> Folder:
     max_length = settings.get("litebert", {}).get("max_length", config.max_position_embeddings)
     if not isinstance(max_length, int) or not 8 <= max_length <= config.max_position_embeddings:
         raise CheckpointError(f"{path / 'config.json'}: litebert.max_length={max_length!r} must fit the model")
-    return Folder(model.eval(), tokenizer, task, max_length, read_map(path, config.hidden_size))
+    return Folder(model.eval(), tokenizer, task, max_length, read_map(path, config.hidden_size, tokenizer))
 
 
 def save_folder(path: Path, folder: Folder, half: bool = False) -> None:
@@ -111,7 +111,8 @@ def save_folder(path: Path, folder: Folder, half: bool = False) -> None:
     folder.tokenizer.save(path, folder.max_length)
     with replacing(path / "model.safetensors") as temporary:
         safetensors.torch.save_file(tensors, temporary, metadata={"format": "pt"})
-    write_modules(path, folder.model.config.hidden_size, folder.max_length, folder.after, half)
+    hidden = folder.model.config.hidden_size
+    write_modules(path, hidden, folder.max_length, folder.tokenizer, folder.after, half)
     write_json(path / "config.json", settings_of(folder))
 
 

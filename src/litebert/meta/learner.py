@@ -109,6 +109,8 @@ class Learner(nn.Module):
         self.bf16 = False
         """Read in bfloat16. What comes after is computed in float32 all the same: cosines differ in the third digit."""
         self.after = None if after is None else [torch.from_numpy(part) for part in (after.weight, after.bias)]
+        self.counts = None if after is None or after.tokens is None else torch.from_numpy(after.tokens)
+        """What each token of the vocabulary counts in a mean."""
         self.log_scale = nn.Parameter(torch.tensor(math.log(START_SCALE)))
         rates = dict.fromkeys(sorted({name.split(".")[0] for name in self._changing()}), inner_rate)
         rates |= {HEAD: HEAD_FASTER * inner_rate} if self.is_adapting else {}
@@ -135,8 +137,10 @@ class Learner(nn.Module):
         numbers = torch.arange(len(texts.lengths), device=texts.ids.device)
         owner = torch.repeat_interleave(numbers, texts.lengths, output_size=len(texts.ids))
         dtype = torch.promote_types(hidden.dtype, torch.float32)
-        share = (owner == numbers[:, None]).to(dtype) / texts.lengths[:, None]  # (S, T)
-        vectors = share @ hidden.to(dtype)
+        share = (owner == numbers[:, None]).to(dtype)  # (S, T)
+        if self.counts is not None:
+            share = share * self.counts.to(share)[texts.ids]
+        vectors = share / share.sum(1, keepdim=True).clamp(min=1e-9) @ hidden.to(dtype)
         if self.after is not None:
             weight, bias = (part.to(vectors) for part in self.after)
             vectors = F.linear(vectors, weight, bias)

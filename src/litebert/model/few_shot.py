@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from litebert.model.albert import Encoder
+from litebert.model.sentences import weighted_mean
 
 PIECES = 8192
 """Places for tokens and pairs of neighbours, which share them by chance."""
@@ -88,8 +89,7 @@ def _viewed(view: View, states: Tensor, frequency: Tensor, real: Tensor, type_id
 
 def mean_of(states: Tensor, frequency: Tensor, real: Tensor) -> Tensor:  # (S, L, H), (S, L), (S, L) -> (S, H)
     """The mean of tokens' states; of two tokens the rarer counts more."""
-    weight = COMMON / (COMMON + frequency) * real
-    return (states.float() * (weight / weight.sum(1, keepdim=True))[..., None]).sum(1)
+    return weighted_mean(states, COMMON / (COMMON + frequency) * real)
 
 
 def pieces_of(ids: Tensor, real: Tensor, type_ids: Tensor, frequency: Tensor, pieces: int) -> Tensor:  # (S, P)

@@ -1,6 +1,6 @@
-"""Vectors of sentences: what comes after the mean over tokens.
+"""Vectors of sentences: how much each token counts in the mean, and what comes after it.
 
-Shapes: N texts, H hidden, D of the vectors.
+Shapes: N texts, L columns, H hidden, V vocabulary, D of the vectors.
 """
 
 from __future__ import annotations
@@ -8,21 +8,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 from litebert.errors import DataError
 
 
 @dataclass(frozen=True)
 class SentenceMap:
-    """A linear map of the mean; sentence-transformers calls it Dense."""
+    """A linear map of the mean; sentence-transformers calls it Dense, and what the tokens count WordWeights."""
 
     weight: np.ndarray
     """(D, H)"""
     bias: np.ndarray
     """(D,)"""
+    tokens: np.ndarray | None = None
+    """(V,) how much each token counts in the mean; by default all count alike."""
 
     def __call__(self, means: np.ndarray) -> np.ndarray:  # (N, H) -> (N, D)
         return np.asarray(means @ self.weight.T + self.bias, dtype=np.float32)
+
+
+def weighted_mean(states: Tensor, weights: Tensor) -> Tensor:  # (N, L, H), (N, L) -> (N, H)
+    """In which the states count as the weights say; 0 where nothing counts."""
+    return (states.float() * (weights / weights.sum(1, keepdim=True).clamp(min=1e-9))[..., None]).sum(1)
 
 
 def whitened(means: np.ndarray, size: int | None = None) -> SentenceMap:

@@ -18,7 +18,7 @@ from litebert.errors import ConfigError, DataError
 from litebert.interop.huggingface import Folder, save_folder
 from litebert.model import Albert, AlbertConfig, Encoder
 from litebert.model.recorder import is_small
-from litebert.model.sentences import SentenceMap
+from litebert.model.sentences import SentenceMap, weighted_mean
 from litebert.tasks import Mask, Task
 from litebert.tasks.base import Scores, hidden_of
 from litebert.tasks.mask import Fill, Filled, Score, fill_in_rounds, score_texts
@@ -83,14 +83,16 @@ class Model:
         save_folder(Path(path), Folder(self.albert, self.tokenizer, self.task, self.max_length, self.after), half)
 
     def embed(self, texts: Sequence[str], batch_size: int | None = None) -> np.ndarray:
-        """One vector per text, the mean of its tokens' hidden states, mapped if the model says how: float32."""
+        """One vector per text, float32: the mean of its tokens' hidden states, weighted and mapped as it says."""
         if isinstance(texts, str):
             raise DataError("embed takes a list; wrap a single text: embed([text])")
         encodings = self.tokenizer.encode(texts, max_length=self.max_length)
         vectors = np.zeros((len(encodings), self.config.hidden_size), dtype=np.float32)
+        tokens = None if self.after is None else self.after.tokens
+        counts = None if tokens is None else torch.from_numpy(tokens).to(self.device)
         with self._answering(), torch.inference_mode():
             batches = self._batches([Example([encoding]) for encoding in encodings], batch_size)
-            begun = ((indices, _sent({"mean": _mean_of(self.encoder, batch)})) for indices, batch in batches)
+            begun = ((indices, _sent({"mean": _mean_of(self.encoder, batch, counts)})) for indices, batch in batches)
             for indices, arrived in _one_behind(begun):
                 vectors[indices] = arrived()["mean"].numpy()
         return vectors if self.after is None else self.after(vectors)
@@ -224,8 +226,10 @@ class Model:
             self.albert.train(learning)
 
 
-def _mean_of(encoder: Encoder, batch: Batch) -> Tensor:  # (S, H)
-    return hidden_of(encoder, batch).float().sum(1) / batch.lengths[:, None]  # padding is 0, so it adds nothing
+def _mean_of(encoder: Encoder, batch: Batch, counts: Tensor | None) -> Tensor:  # (S, H)
+    """The mean over tokens, which count as `counts`, (V,), says, or alike."""
+    weights = batch.real.float() if counts is None else counts[batch.input_ids] * batch.real
+    return weighted_mean(hidden_of(encoder, batch), weights)
 
 
 def _sent(values: Mapping[str, Tensor]) -> Callable[[], Mapping[str, Tensor]]:

@@ -244,8 +244,7 @@ def _continued(name: str, tokenizer: Tokenizer) -> tuple[Albert, int]:
     """A trained model with both pre-training heads, and the shards' vocabulary: its own, or one that begins with it;
     and how long its texts are."""
     model = load(name)
-    mine = [model.tokenizer.token(number) for number in range(model.tokenizer.vocab_size)]
-    theirs = [tokenizer.token(number) for number in range(tokenizer.vocab_size)]
+    mine, theirs = model.tokenizer.vocabulary(), tokenizer.vocabulary()
     if theirs[: len(mine)] != mine:
         at = next(number for number, token in enumerate(mine) if number >= len(theirs) or theirs[number] != token)
         raise ConfigError(
@@ -268,7 +267,7 @@ def _excluded(names: Sequence[str], tokenizer: Tokenizer) -> np.ndarray | None:
     words = {line.strip() for name in names if name != "punctuation" for line in read_lines([Path(name)])}
     pieces = {tuple(encoding.ids[1:-1]) for encoding in tokenizer.encode(sorted(words))} if words else set()
     whole = {ids[0] for ids in pieces if len(ids) == 1}
-    tokens = [tokenizer.token(number).strip("▁#") for number in range(tokenizer.vocab_size)]
+    tokens = [token.strip("▁#") for token in tokenizer.vocabulary()]
     marks = "punctuation" in names
     return np.array(
         [

@@ -217,7 +217,7 @@ def hide(
     if not 0 < rate < 1:
         raise ConfigError(f"rate={rate} must lie between 0 and 1; 0.15 is usual")
     random, specials = np.random.default_rng(seed), _specials(tokenizer)
-    has_spaces = not any("▁" in tokenizer.token(number) for number in range(tokenizer.vocab_size))
+    has_spaces = not any("▁" in token for token in tokenizer.vocabulary())
     records = []
     for number, encoding in enumerate(tokenizer.encode(texts, max_length=max_length), start=1):
         plain = [column for column, token in enumerate(encoding.ids) if token not in specials]

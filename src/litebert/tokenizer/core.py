@@ -275,6 +275,10 @@ class Tokenizer:
             raise DataError(f"id {number} is not in the vocabulary of {self.vocab_size} tokens")
         return str(token)
 
+    def vocabulary(self) -> list[str]:
+        """All tokens, by their ids."""
+        return [self.token(number) for number in range(self.vocab_size)]
+
     def _id_of(self, role: str) -> int:
         number = self._pipeline.token_to_id(self.specials[role])
         if number is None:
