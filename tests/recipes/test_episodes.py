@@ -113,6 +113,7 @@ def test_what_was_drawn_is_kept_and_can_be_asked_again(
     page = (out / "report.html").read_text(encoding="utf-8")
     for part in ("better than prototypes by", "time for an episode", ">words</text>", "<svg"):
         assert part in page
+    assert "with more examples" not in page
 
 
 def test_folds_have_a_mean_each_and_differ_by_their_standard_deviation(
@@ -152,9 +153,14 @@ def test_files_with_other_shots_are_never_averaged(
     first = figures(capsys, *given, "--episodes", files[0], files[1])
     assert [row["spread"] for row in first["rows"]] == [None] * 4
     page = (out / "report.html").read_text(encoding="utf-8")
+    assert page.count("3-way with more examples") == page.count("examples of each class</text>") == 1
+    assert page.count("time for an episode</text>") == 2
     for row in found["rows"]:
         assert " ".join(f"{100 * mean:.1f}" for mean in row["folds"]) in page
-        assert f"{100 * row['accuracy']:.1f} ± {100 * row['margin']:.1f}, sd {100 * row['spread']:.1f}" in page
+        assert (
+            f"{100 * row['accuracy']:.1f} ± {100 * row['margin']:.1f}, sd\N{NO-BREAK SPACE}{100 * row['spread']:.1f}"
+            in page
+        )
 
 
 def test_people_see_each_fold(
@@ -164,7 +170,13 @@ def test_people_see_each_fold(
     given = ("evaluate", "--model", start, *SOME, "5-shot", "--data", *two_folds, "--methods", "words")
     assert litebert(*given) == 0
     shown = capsys.readouterr().out
-    for part in ("3-way 2-shot, 12 episodes from 2 folds", "3-way 5-shot, 12", ", sd ", "each fold, %", "deviation"):
+    for part in (
+        "3-way 2-shot, 12 episodes from 2 folds",
+        "3-way 5-shot, 12",
+        ", sd\N{NO-BREAK SPACE}",
+        "each fold, %",
+        "deviation",
+    ):
         assert part in shown
 
 

@@ -20,9 +20,9 @@ from litebert.data.episodes import Episode, Shape, Stored, check_disjoint, draw,
 from litebert.data.labelled import Source
 from litebert.errors import ConfigError
 from litebert.files import write_json
-from litebert.measure.curves import Score
 from litebert.measure.paired import mean_difference, mean_of, spread_of
 from litebert.measure.report import Report
+from litebert.measure.scores import Score
 from litebert.meta.learner import Learner
 from litebert.predict import Adapted, Model, load
 from litebert.recipes._episode_methods import FROM_VECTORS, METHODS, WITHOUT_A_MODEL, Learned
@@ -34,6 +34,7 @@ from litebert.train.runtime import pick_device
 
 SHAPE = Shape(shot=(1, 1), queries=15, episodes=600)
 """What is drawn where nothing else is said."""
+MARGINS = "Each with its margin of 95 % for other episodes of these classes."
 Advance = Callable[[int], None]
 Fold = tuple[Table, Stored]
 
@@ -75,7 +76,7 @@ def run_episodes(config: Config) -> None:
             # five examples tell more than one: what has other shots is never averaged
             groups.setdefault(Shape(stored.shape.way, stored.shape.shot), []).append(found)
     rows = [
-        {"shape": shape.name, "shot": shape.shot} | row
+        {"shape": shape.name, "way": shape.way, "shot": shape.shot} | row
         for shape in sorted(groups, key=lambda shape: (shape.way, shape.shot))
         for row in figures_of(groups[shape])
     ]
@@ -206,7 +207,9 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def _mean(value: float, margin: float, spread: float | None, sign: str = "") -> str:
-    return f"{100 * value:{sign}.1f} ± {100 * margin:.1f}" + ("" if spread is None else f", sd {100 * spread:.1f}")
+    return f"{100 * value:{sign}.1f} ± {100 * margin:.1f}" + (
+        "" if spread is None else f", sd\N{NO-BREAK SPACE}{100 * spread:.1f}"
+    )
 
 
 def _titles(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -238,6 +241,8 @@ def _write_page(out: Path, content: Mapping[str, Any]) -> str:
         return f"figures in {out / 'evaluation.json'}; to have them drawn: pip install 'litebert[train]'"
     where = ", ".join(content["data"])
     report = Report("Learning from a few examples", f"{content['episodes']:,} episodes from {where}")
+    for way, some in groupby(content["rows"], key=lambda row: row["way"]):
+        _draw_shots(report, Shape(way).name.split()[0], [row for row in some if row["shot"][0] == row["shot"][1]])
     for title, rows in _by_shape(content):
         report.heading(title)
         report.table(_titles(rows), [_cells(row) for row in rows])
@@ -249,9 +254,24 @@ def _write_page(out: Path, content: Mapping[str, Any]) -> str:
                 Score(row["method"], names.index(row["model"]), row["seconds"], row["accuracy"], row["margin"])
                 for row in rows
             ],
-            "What it takes, and what it brings, with the margin of 95 % for other episodes of these classes.",
-            "time for an episode",
-            "questions told right",
-        )
+            MARGINS, "time for an episode", "questions told right",
+        )  # fmt: skip
     report.write(out / "report.html")
     return f"look at {out / 'report.html'}"
+
+
+def _draw_shots(report: Report, way: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """How much more examples help, where there is more than one number of them."""
+    if len({row["shape"] for row in rows}) < 2:
+        return
+    models = {row["model"] for row in rows if row["model"]}
+    names = [", ".join(filter(None, (row["method"], row["model"] if len(models) > 1 else ""))) for row in rows]
+    order = list(dict.fromkeys(names))
+    report.heading(f"{way} with more examples")
+    report.growth(
+        [
+            Score(name, order.index(name), row["shot"][0], row["accuracy"], row["margin"])
+            for name, row in zip(names, rows, strict=True)
+        ],
+        MARGINS, "examples of each class", "questions told right",
+    )  # fmt: skip
