@@ -163,6 +163,21 @@ def test_files_with_other_shots_are_never_averaged(
         )
 
 
+def test_relations_of_fewrel_make_episodes(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = make_rows(WORDS[:3])
+    content = {
+        row["label"]: [
+            {"tokens": one["text"].split() * 6, "h": ["", "", [[0]]], "t": ["", "", [[5]]]}
+            for one in rows if one["label"] == row["label"]
+        ]
+        for row in rows
+    }  # fmt: skip
+    path = tmp_path / "val_wiki.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    (row,) = figures(capsys, "--model", start, *SOME, "--data", path, "--methods", "words")["rows"]
+    assert row["accuracy"] > 0.6
+
+
 def test_people_see_each_fold(
     start: Path, two_folds: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
