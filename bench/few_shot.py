@@ -3,8 +3,11 @@
   python bench/few_shot.py --tasks tasks --shots 5 10
   python bench/few_shot.py --tasks tasks --budget 60 --tiers fast full --device cuda
   python bench/few_shot.py --tasks tasks --shots 5 --setfit-steps 100
+  python bench/few_shot.py --tasks tasks --sets fewclue-tnews fewclue-bustm --model runs/chinese --tiers fast
 
 Each learns from the fixed 5 or 10 examples per class of BANKING77 and CLINC150 and is asked about the test set once.
+FewCLUE's sets (Chinese) have five small training files: each is learned from and the public test set asked, and
+accuracy is the mean of the five, with their standard deviation.
 Beside accuracy: how many points more ours gets, with the interval in which 95 % of such differences lie (paired, over
 the questions); how far probabilities are off (expected calibration error, 15 bins); and for CLINC150 how well questions
 of no class are told apart (area under the ROC curve, by the highest probability, or ours by `unknown`).
@@ -19,7 +22,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,14 +37,37 @@ from sklearn.pipeline import make_pipeline
 
 import litebert
 from litebert.builtin import folder_of
+from litebert.data.labelled import Source
+from litebert.measure.baselines import cut_for
+from litebert.measure.paired import mean_difference, spread_of
 from litebert.predict import Adapted
+from litebert.predict.adapted import given_as
+from litebert.tasks import Classify
 from litebert.train.runtime import has_bfloat16, pick_device
 from litebert.tuning import tuned
 from litebert.tuning.contrast import TunedTier
 from litebert.tuning.tiers import TIERS
 
-SETS = ("BANKING77", "CLINC150")
+INTENTS = ("BANKING77", "CLINC150")
+FEWCLUE = ("fewclue-tnews", "fewclue-eprstmt", "fewclue-csldcp", "fewclue-bustm", "fewclue-ocnli")
+SPLITS = 5  # of FewCLUE
 BINS = 15
+NAMELESS = "the same without names of classes"
+Text = str | tuple[str, str]
+Learn = Callable[[list[Text], list[str], list[Text]], "Found"]
+"""Takes texts, labels and questions."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """What is learned from, and what is asked."""
+
+    texts: list[Text]
+    labels: list[str]
+    asked: list[Text]
+    truth: list[str]
+    others: list[Text]
+    """Questions of no class."""
 
 
 @dataclass(frozen=True)
@@ -56,23 +83,51 @@ class Found:
     note: str = ""
 
 
-def read(folder: Path) -> tuple[list[str], list[str]]:
+def read(folder: Path) -> tuple[list[Text], list[str]]:
     texts, labels = ((folder / name).read_text(encoding="utf-8").splitlines() for name in ("seq.in", "label"))
     return [text.strip() for text in texts], [label.strip() for label in labels]
 
 
-def only(pairs: tuple[list[str], list[str]], chosen: list[str]) -> tuple[list[str], list[str]]:
+def read_table(path: Path) -> tuple[list[Text], list[str]]:
+    records = Classify.read(path, Source())
+    return [given_as(record) for record in records], [str(record.label) for record in records]
+
+
+def only(pairs: tuple[list[Text], list[str]], chosen: set[str]) -> tuple[list[Text], list[str]]:
     """Texts and labels of these classes."""
-    kept = [(text, label) for text, label in zip(*pairs, strict=True) if label in set(chosen)]
+    kept = [(text, label) for text, label in zip(*pairs, strict=True) if label in chosen]
     return [text for text, _ in kept], [label for _, label in kept]
+
+
+def splits_of(name: str, options: argparse.Namespace) -> Iterator[tuple[int, list[Split]]]:
+    """By the number of examples of a class, what is learned and asked."""
+
+    def split(given: tuple[list[Text], list[str]], asked: tuple[list[Text], list[str]], others: list[Text]) -> Split:
+        names = sorted(set(given[1]))
+        chosen = set(np.random.default_rng(0).permutation(names)[: options.classes].tolist())
+        return Split(*only(given, chosen), *only(asked, chosen), others)
+
+    if name in FEWCLUE:
+        folder = options.tasks / "zh" / "fewclue" / name.removeprefix("fewclue-")
+        asked = [f"dev_{number}" if options.part == "valid" else "test_public" for number in range(SPLITS)]
+        found = [
+            split(read_table(folder / f"train_{number}.json"), read_table(folder / f"{asked[number]}.json"), [])
+            for number in range(SPLITS)
+        ]
+        yield round(len(found[0].labels) / len(set(found[0].labels))), found
+        return
+    folder = options.tasks / "intents" / f"fixed_{name}"
+    others = read(folder / "oos" / options.part)[0] if (folder / "oos").is_dir() else []
+    for shots in options.shots:
+        yield shots, [split(read(folder / f"train_{shots}"), read(folder / options.part), others)]
 
 
 def by_adapt(
     model: litebert.Model,
-    learn: Callable[[litebert.Model, list[str], list[str]], Adapted],
-    texts: list[str],
+    learn: Callable[[litebert.Model, list[Text], list[str]], Adapted],
+    texts: list[Text],
     labels: list[str],
-    asked: list[str],
+    asked: list[Text],
 ) -> Found:
     began = time.perf_counter()
     adapted = learn(model, texts, labels)
@@ -85,28 +140,40 @@ def by_adapt(
     return Found(rows, -np.array([answer.unknown for answer in answers]), seconds, note)
 
 
-def by_tier(tier: TunedTier, model: litebert.Model, texts: list[str], labels: list[str]) -> Adapted:
+def by_tier(tier: TunedTier, model: litebert.Model, texts: list[Text], labels: list[str]) -> Adapted:
     return tuned(litebert.adapt(model, texts, labels, budget_s=0), tier)
 
 
-def by_words(texts: list[str], labels: list[str], asked: list[str]) -> Found:
-    return _fitted(make_pipeline(TfidfVectorizer(ngram_range=(1, 2)), LogisticRegression(C=100, max_iter=2000)),
-                   lambda some: some, texts, labels, asked)  # fmt: skip
+def by_majority(texts: list[Text], labels: list[str], asked: list[Text]) -> Found:
+    shares = [count / len(labels) for _, count in sorted(Counter(labels).items())]
+    rows = np.tile(shares, (len(asked), 1))
+    return Found(rows, rows.max(1), 0.0)
 
 
-def by_probe(model: litebert.Model, texts: list[str], labels: list[str], asked: list[str]) -> Found:
+def joined(texts: list[Text]) -> list[str]:
+    """For who takes no pairs."""
+    return [text if isinstance(text, str) else " ".join(text) for text in texts]
+
+
+def by_words(texts: list[Text], labels: list[str], asked: list[Text]) -> Found:
+    parts = [part for text in texts for part in ([text] if isinstance(text, str) else text)]
+    vectors = TfidfVectorizer(**cut_for(parts))  # the space between two texts says nothing of the writing
+    return _fitted(make_pipeline(vectors, LogisticRegression(C=100, max_iter=2000)), joined, texts, labels, asked)
+
+
+def by_probe(model: litebert.Model, texts: list[Text], labels: list[str], asked: list[Text]) -> Found:
     """Logistic regression on the vectors of `embed`."""
 
-    def vectors(some: list[str]) -> np.ndarray:
-        found = model.embed(some)
+    def vectors(some: list[Text]) -> np.ndarray:
+        found = model.embed(joined(some))
         unit: np.ndarray = found / np.linalg.norm(found, axis=1, keepdims=True)
         return unit
 
     return _fitted(LogisticRegression(C=100, max_iter=2000), vectors, texts, labels, asked)
 
 
-def _fitted(classifier: Any, seen: Callable[[list[str]], Any], texts: list[str], labels: list[str],
-            asked: list[str]) -> Found:  # fmt: skip
+def _fitted(classifier: Any, seen: Callable[[list[Text]], Any], texts: list[Text], labels: list[str],
+            asked: list[Text]) -> Found:  # fmt: skip
     began = time.perf_counter()
     classifier.fit(seen(texts), labels)
     seconds = time.perf_counter() - began
@@ -114,14 +181,14 @@ def _fitted(classifier: Any, seen: Callable[[list[str]], Any], texts: list[str],
     return Found(rows, rows.max(1), seconds)
 
 
-def by_setfit(folder: str, steps: int, texts: list[str], labels: list[str], asked: list[str]) -> Found:
+def by_setfit(folder: str, steps: int, texts: list[Text], labels: list[str], asked: list[Text]) -> Found:
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer
     from setfit import SetFitModel, Trainer, TrainingArguments
 
     names = sorted(set(labels))
     model = SetFitModel(SentenceTransformer(folder), LogisticRegression(max_iter=2000), labels=names)
-    data = Dataset.from_dict({"text": texts, "label": [names.index(label) for label in labels]})
+    data = Dataset.from_dict({"text": joined(texts), "label": [names.index(label) for label in labels]})
     limit = {"max_steps": steps} if steps else {}
     settings = TrainingArguments(batch_size=16, num_epochs=1, report_to="none", save_strategy="no", **limit)
     began = time.perf_counter()
@@ -130,7 +197,7 @@ def by_setfit(folder: str, steps: int, texts: list[str], labels: list[str], aske
     count = len(texts)
     positive = sum(n * (n - 1) // 2 for n in np.bincount([names.index(label) for label in labels]).tolist())
     usual = -(-2 * max(positive, count * (count - 1) // 2 - positive) // 16)  # pairs, the rarer kind repeated
-    rows = np.asarray(model.predict_proba(asked, as_numpy=True))
+    rows = np.asarray(model.predict_proba(joined(asked), as_numpy=True))
     told = (
         f"{steps} of {usual:,} steps; all would take {seconds / steps * usual:,.0f} s" if steps else f"{usual:,} steps"
     )
@@ -144,16 +211,15 @@ def calibration_error(rows: np.ndarray, right: np.ndarray) -> float:
                      for b in set(place.tolist())))  # fmt: skip
 
 
-def contenders(options: argparse.Namespace) -> dict[str, Callable[[list[str], list[str], list[str]], Found]]:
-    """By name, who takes texts, labels and questions; ours first."""
+def contenders(options: argparse.Namespace) -> dict[str, Learn]:
+    """By name, who takes part; ours first."""
     model = litebert.load(options.model).to(pick_device(options.device))
     model.bf16 = has_bfloat16(model.device)
     budget = options.budget
-    found: dict[str, Callable[[list[str], list[str], list[str]], Found]] = {
+    found: dict[str, Learn] = {
         "litebert adapt": partial(by_adapt, model, partial(litebert.adapt, budget_s=budget)),
-        "the same without names of classes": partial(
-            by_adapt, model, partial(litebert.adapt, budget_s=budget, label_names=False)
-        ),
+        NAMELESS: partial(by_adapt, model, partial(litebert.adapt, budget_s=budget, label_names=False)),
+        "the commonest class": by_majority,
         "words, logistic regression": by_words,
         "embed, logistic regression": partial(by_probe, model),
     }
@@ -164,58 +230,72 @@ def contenders(options: argparse.Namespace) -> dict[str, Callable[[list[str], li
     return found
 
 
-def figures(found: Found, right: np.ndarray, ours: np.ndarray, others: int) -> dict[str, Any]:
-    gap = (ours.astype(float) - right) * 100
-    apart = np.r_[np.ones(len(right)), np.zeros(others)]
+def rights(split: Split, found: Found) -> list[float]:
+    names, answers = sorted(set(split.labels)), found.probabilities[: len(split.asked)].argmax(1)
+    return [float(names[answer] == label) for answer, label in zip(answers, split.truth, strict=True)]
+
+
+def figures(
+    splits: list[Split], found: list[Found], right: list[list[float]], ours: list[list[float]]
+) -> dict[str, Any]:
+    """Means over the splits. A question that several of them ask counts once."""
+    same = all(split.asked == splits[0].asked for split in splits)
+    gap = mean_difference(*(np.mean(some, 0) if same else np.concatenate(some) for some in (ours, right)))
+    each = [float(np.mean(some)) for some in right]
+    errors = [
+        calibration_error(one.probabilities[: len(some)], np.array(some))
+        for one, some in zip(found, right, strict=True)
+    ]
+    areas = [
+        float(roc_auc_score(np.r_[np.ones(len(split.asked)), np.zeros(len(split.others))], one.familiar))
+        for split, one in zip(splits, found, strict=True) if split.others
+    ]  # fmt: skip
     return {
-        "accuracy": float(right.mean()), "gap": float(gap.mean()),
-        "interval": float(1.96 * gap.std() / len(gap) ** 0.5),
-        "calibration_error": calibration_error(found.probabilities[: len(right)], right),
-        "area": float(roc_auc_score(apart, found.familiar)) if others else None,
-        "seconds": found.seconds, "note": found.note,
+        "accuracy": float(np.mean(each)), "spread": spread_of(each), "splits": each,
+        "gap": 100 * gap.value, "interval": 100 * gap.margin, "calibration_error": float(np.mean(errors)),
+        "area": float(np.mean(areas)) if areas else None, "seconds": float(np.mean([one.seconds for one in found])),
+        "note": "; ".join(filter(None, (one.note for one in found))),
     }  # fmt: skip
 
 
 def line_of(row: dict[str, Any]) -> str:
     gap = f"{row['gap']:+.1f} ± {row['interval']:.1f}" if row["interval"] else ""
     area = "" if row["area"] is None else f"{row['area']:.3f}"
-    cells = [row["set"], row["shots"], row["who"], f"{row['accuracy']:.3f}", gap, f"{row['calibration_error']:.3f}",
-             area, f"{row['seconds']:.1f}", row["note"]]  # fmt: skip
+    spread = "" if row["spread"] is None else f", sd {row['spread']:.3f}"
+    cells = [row["set"], row["shots"], row["who"], f"{row['accuracy']:.3f}{spread}", gap,
+             f"{row['calibration_error']:.3f}", area, f"{row['seconds']:.1f}", row["note"]]  # fmt: skip
     return f"| {' | '.join(map(str, cells))} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="litebert-base-en")
-    parser.add_argument("--tasks", type=Path, required=True, help="holds intents/fixed_BANKING77 and fixed_CLINC150")
-    parser.add_argument("--shots", type=int, nargs="+", default=[5, 10])
+    parser.add_argument(
+        "--tasks", type=Path, required=True, help="holds intents/fixed_BANKING77, zh/fewclue/tnews and others"
+    )
+    parser.add_argument("--sets", nargs="+", choices=(*INTENTS, *FEWCLUE), default=INTENTS)
+    parser.add_argument("--shots", type=int, nargs="+", default=[5, 10], help="of BANKING77 and CLINC150")
     parser.add_argument("--budget", type=float, default=0.0, help="seconds that ours may take")
     parser.add_argument("--tiers", nargs="+", choices=TIERS, default=(), help="shown beside it, however long they take")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--part", choices=("test", "valid"), default="test", help="what is asked; choose by valid")
     parser.add_argument("--classes", type=int, help="only so many of them, drawn by chance")
-    parser.add_argument("--only", nargs="+", choices=SETS, default=SETS)
     parser.add_argument("--setfit-steps", type=int, help="0: all of them")
     parser.add_argument("--out", type=Path, help="write the figures there, JSON lines")
     options = parser.parse_args()
     who_takes_part = contenders(options)
     print("| set | shots | who | accuracy | ours is better by | calibration error | other questions | seconds | |")
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
-    for name in options.only:
-        folder = options.tasks / "intents" / f"fixed_{name}"
-        others = read(folder / "oos" / options.part)[0] if (folder / "oos").is_dir() else []
-        for shots in options.shots:
-            texts, labels = read(folder / f"train_{shots}")
-            chosen = np.random.default_rng(0).permutation(sorted(set(labels)))[: options.classes].tolist()
-            texts, labels = only((texts, labels), chosen)
-            asked, truth = only(read(folder / options.part), chosen)
-            names, ours = sorted(set(labels)), None
+    for name in options.sets:
+        for shots, splits in splits_of(name, options):
+            ours: list[list[float]] = []
             for who, learn in who_takes_part.items():
-                found = learn(texts, labels, [*asked, *others])
-                answers = found.probabilities[: len(asked)].argmax(1)
-                right = np.array([names[answer] == label for answer, label in zip(answers, truth, strict=True)])
-                ours = right if ours is None else ours
-                row = {"set": name, "shots": shots, "who": who} | figures(found, right, ours, len(others))
+                if who == NAMELESS and not isinstance(splits[0].texts[0], str):
+                    continue  # of pairs names say nothing
+                found = [learn(split.texts, split.labels, [*split.asked, *split.others]) for split in splits]
+                right = [rights(*two) for two in zip(splits, found, strict=True)]
+                ours = ours or right
+                row = {"set": name, "shots": shots, "who": who} | figures(splits, found, right, ours)
                 print(line_of(row), flush=True)
                 if options.out is not None:
                     with options.out.open("a", encoding="utf-8") as file:

@@ -6,7 +6,7 @@
 A fold has classes to learn from, to choose the best step by and to test on, none in two of these. Tests are 5-way with
 15 questions of each class, the same episodes for everybody. "frozen" is the encoder before: the class with the nearest
 mean vector. "better" is the mean difference from that on the same episodes, in points, with the interval in which 95 %
-of such means lie; "folds" the smallest and the largest difference of a fold.
+of such means lie; "sd" the standard deviation of the folds' means; "folds" the difference of each fold.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ from rich.console import Console
 import litebert
 from litebert.data.episodes import Shape, draw, usable
 from litebert.data.labelled import Source
-from litebert.measure.paired import mean_difference, mean_of
 from litebert.meta.settings import Algorithm
 from litebert.recipes import meta_train
-from litebert.recipes._episodes import compare
+from litebert.recipes._episodes import Outcome, compare, figures_of
 from litebert.recipes._meta_training import meta_train as taught
 from litebert.recipes._shared import set_precision
 from litebert.recipes._tables import Table
 from litebert.train.runtime import pick_device
 
 FROZEN = "frozen"
-Found = dict[tuple[int, str, str], list[tuple[list[float], float]]]
-"""(shots, model, method) -> for every fold the accuracy of each episode, and the seconds for one."""
+Found = dict[int, list[list[Outcome]]]
+"""By the number of shots, what was reached in every fold."""
 
 
 def loaded(name: str, device: Any) -> litebert.Model:
@@ -71,21 +70,16 @@ def of_fold(options: argparse.Namespace, folder: Path, out: Path, found: Found) 
         shape = Shape((5, 5), (shots, shots), 15, options.test_episodes)
         pool = usable(table.pool, shape, str(table.path))
         episodes = [draw(pool, shape, options.seed, number) for number in range(shape.episodes)]
-        for one in compare(table, episodes, models, options.methods):
-            found.setdefault((shots, one.model, one.method), []).append((one.accuracy, one.seconds))
+        found.setdefault(shots, []).append(compare(table, episodes, models, options.methods))
 
 
-def line_of(key: tuple[int, str, str], found: Found) -> str:
-    shots, model, method = key
-    frozen = [accuracy for accuracy, _ in found[shots, FROZEN, "prototypes"]]
-    ours = [accuracy for accuracy, _ in found[key]]
-    mean = mean_of([one for fold in ours for one in fold])
-    gap = mean_difference([one for fold in ours for one in fold], [one for fold in frozen for one in fold])
-    folds = [100 * mean_difference(*two).value for two in zip(ours, frozen, strict=True)]
-    seconds = sum(taken for _, taken in found[key]) / len(found[key])
+def line_of(shots: int, row: dict[str, Any]) -> str:
+    folds = " ".join(f"{100 * gap:+.1f}" for gap in row["better_folds"])
+    spreads = ("" if row[name] is None else f", sd {100 * row[name]:.1f}" for name in ("spread", "better_spread"))
     return (
-        f"| {shots} | {model} | {method} | {100 * mean.value:.1f} ± {100 * mean.margin:.1f} | "
-        f"{100 * gap.value:+.1f} ± {100 * gap.margin:.1f} | {min(folds):+.1f} … {max(folds):+.1f} | {seconds:.3f} |"
+        f"| {shots} | {row['model']} | {row['method']} | {100 * row['accuracy']:.1f} ± {100 * row['margin']:.1f}"
+        f"{next(spreads)} | {100 * row['better']:+.1f} ± {100 * row['better_margin']:.1f}{next(spreads)} | {folds} | "
+        f"{row['seconds']:.3f} |"
     )
 
 
@@ -114,10 +108,11 @@ def main() -> None:
         for fold in options.folds:
             of_fold(options, options.tasks / "intents" / "folds" / "BANKING77" / "few_shot" / f"{fold:02}", out, found)
     print("| shots | model | method | right, % | better | folds | seconds |\n|---|---|---|---|---|---|---|")
-    for key in sorted(found, key=lambda key: key[0]):
-        print(line_of(key, found))
+    rows = [(shots, row) for shots, folds in found.items() for row in figures_of(folds)]
+    for shots, row in rows:
+        print(line_of(shots, row))
     if options.out is not None:
-        lines = (json.dumps({"key": key, "folds": folds}) + "\n" for key, folds in found.items())
+        lines = (json.dumps({"shots": shots} | row) + "\n" for shots, row in rows)
         (options.out / "figures.jsonl").write_text("".join(lines), encoding="utf-8")
 
 

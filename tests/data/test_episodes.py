@@ -66,6 +66,17 @@ def test_another_seed_divides_otherwise() -> None:
     assert divided(POOL, 0) == divided(POOL, 0) != divided(POOL, 1)
 
 
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [(Shape((5, 5), (1, 1), 3, 4), "5-way 1-shot"), (Shape((2, 4), (1, 3), 5, 100), "2-4-way 1-3-shot")],
+)
+def test_episodes_know_their_shape(shape: Shape, name: str) -> None:
+    drawn = [draw(POOL, shape, 0, number) for number in range(shape.episodes)]
+    assert Stored(Path("few.csv"), (), drawn).shape == shape
+    assert shape.name == name
+    assert Shape.is_meant(name.split())
+
+
 def test_a_class_in_two_parts_is_refused_by_its_name() -> None:
     with pytest.raises(DataError, match=r"1 class\(es\) are in a.csv and in c.csv: 'rain'; .* take them out of one"):
         check_disjoint({"a.csv": {"rain": [0]}, "b.csv": {"snow": [0]}, "c.csv": ["rain", "sun"]})

@@ -17,14 +17,12 @@ from litebert.measure.curves import (
     Panel,
     Point,
     Roof,
-    Score,
     Work,
     compact,
     draw_confusion,
     draw_panel,
     draw_points,
     draw_roofline,
-    draw_scores,
     running_mean,
     sampled,
     thinned,
@@ -282,22 +280,3 @@ def test_every_type_has_its_roof() -> None:
     roof = Roof(1e12, {"bfloat16": 1e14, "float32": 1e13})
     drawing = draw_roofline([Work("ours", "1", 10.0, 1e12)], ["ours"], roof, "How far.")
     assert len(paths(drawing, "quiet")) == 2
-
-
-# --- what it takes, what it brings ------------------------------------------------------------------------------------
-
-
-def test_scores_stand_by_their_time_with_their_names_and_margins() -> None:
-    scores = [Score("slow_$5_x^", 0, 10.0, 0.9, 0.02), Score("quick", 1, 1e-9, 0.5, 0.1)]
-    drawing = draw_scores(scores, "caption", "time", "right")
-    assert {"slow_$5_x^", "quick", "time", "right", "1 ms", "10 s"} <= set(texts(drawing))
-    assert paths(drawing, "run0")
-    assert paths(drawing, "run1")
-
-
-def test_names_of_scores_that_lie_together_are_moved_apart() -> None:
-    scores = [Score("one", 0, 1.0, 0.5, 0.1), Score("two", 1, 1.1, 0.501, 0.1), Score("slow", 1, 100.0, 0.5, 0.1)]
-    drawing = draw_scores(scores, "caption", "time", "right")
-    height = {name: float(y) for y, name in re.findall(r'<text[^>]* y="([\d.]+)"[^>]*>(one|two|slow)</text>', drawing)}
-    assert height["one"] - height["two"] > 8
-    assert height["one"] == height["slow"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from litebert.measure.paired import mean_difference, mean_of
+from litebert.measure.paired import mean_difference, mean_of, spread_of
 
 VALUES = np.random.default_rng(0).normal(0.6, 0.1, 600).tolist()
 
@@ -27,3 +27,8 @@ def test_a_difference_on_the_same_things_is_surer_than_one_on_others() -> None:
 
 def test_one_value_says_nothing_about_others() -> None:
     assert mean_of([0.5]) == (0.5, math.inf)
+    assert spread_of([0.5]) is None
+
+
+def test_the_spread_is_that_of_the_many_which_these_few_stand_for() -> None:
+    assert spread_of([0.4, 0.5, 0.6]) == pytest.approx(0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any, get_args
 
@@ -35,10 +36,22 @@ def trained(start: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="module")
-def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Classes that nobody has learned from."""
-    rows = [row | {"label": row["label"].replace("about", "on")} for row in make_rows(WORDS[:5], seed=1)]
-    return write_csv(tmp_path_factory.mktemp("others") / "others.csv", rows)
+def two_folds(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Classes that nobody has learned from; the second fold's have other examples, of which some are mislabelled."""
+    rows = [
+        [row | {"label": row["label"].replace("about", name)} for row in make_rows(words, seed=1)]
+        for name, words in (("on", WORDS[:5]), ("of", WORDS[5:10]))
+    ]
+    for row, other in zip(rows[1][::3], rows[1][8::3], strict=False):
+        row["text"] = other["text"] + " again"
+    folder = tmp_path_factory.mktemp("folds")
+    return [write_csv(folder / f"fold{number}.csv", some) for number, some in enumerate(rows, start=1)]
+
+
+@pytest.fixture(scope="module")
+def others(two_folds: list[Path]) -> Path:
+    """The first of them."""
+    return two_folds[0]
 
 
 def figures(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
@@ -100,6 +113,86 @@ def test_what_was_drawn_is_kept_and_can_be_asked_again(
     page = (out / "report.html").read_text(encoding="utf-8")
     for part in ("better than prototypes by", "time for an episode", ">words</text>", "<svg"):
         assert part in page
+    assert "with more examples" not in page
+
+
+def test_folds_have_a_mean_each_and_differ_by_their_standard_deviation(
+    start: Path, two_folds: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--model", start, *SOME, "--methods", "words", "prototypes")
+    words, frozen = figures(capsys, *given, "--data", *two_folds)["rows"]
+    single = [figures(capsys, *given, "--data", fold)["rows"] for fold in two_folds]
+    assert words["by_episode"] == [right for rows in single for right in rows[0]["by_episode"]]
+    assert words["folds"] == [rows[0]["accuracy"] for rows in single]
+    assert words["folds"][0] > words["folds"][1]
+    assert words["spread"] == pytest.approx(statistics.stdev(words["folds"]))
+    assert words["better_folds"] == pytest.approx([rows[0]["better"] for rows in single])
+    assert words["better_spread"] == pytest.approx(statistics.stdev(words["better_folds"]))
+    assert words["margin"] == pytest.approx(1.96 * statistics.stdev(words["by_episode"]) / 12**0.5)
+    assert frozen["better_spread"] == 0
+    assert single[0][0]["spread"] is None
+
+
+def test_files_with_other_shots_are_never_averaged(
+    start: Path, two_folds: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, out = ("--model", start, "--methods", "words", "prototypes"), tmp_path / "out"
+    drawn = ("--episodes", "3-way", "4-shot", "1-shot", "3-queries", "6-episodes", "--data", *two_folds)
+    found = figures(capsys, *given, *drawn, "--out", out)
+    assert [(row["shape"], row["method"]) for row in found["rows"]] == [
+        (shape, method) for shape in ("3-way 1-shot", "3-way 4-shot") for method in ("words", "prototypes")
+    ]
+    assert all(len(row["folds"]) == 2 and len(row["by_episode"]) == 12 for row in found["rows"])
+    assert [row["reference"] for row in found["rows"]] == [False, True] * 2
+    one, _, four, _ = found["rows"]
+    assert one["accuracy"] < four["accuracy"]
+    assert found["episodes"] == 24
+    files = [out / f"episodes-{number}.jsonl" for number in (1, 2, 3, 4)]  # both of the first fold, then of the other
+    again = figures(capsys, *given, "--episodes", *files)
+    assert [row["by_episode"] for row in again["rows"]] == [row["by_episode"] for row in found["rows"]]
+    first = figures(capsys, *given, "--episodes", files[0], files[1])
+    assert [row["spread"] for row in first["rows"]] == [None] * 4
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert page.count("3-way with more examples") == page.count("examples of each class</text>") == 1
+    assert page.count("time for an episode</text>") == 2
+    for row in found["rows"]:
+        assert " ".join(f"{100 * mean:.1f}" for mean in row["folds"]) in page
+        assert (
+            f"{100 * row['accuracy']:.1f} ± {100 * row['margin']:.1f}, sd\N{NO-BREAK SPACE}{100 * row['spread']:.1f}"
+            in page
+        )
+
+
+def test_relations_of_fewrel_make_episodes(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = make_rows(WORDS[:3])
+    content = {
+        row["label"]: [
+            {"tokens": one["text"].split() * 6, "h": ["", "", [[0]]], "t": ["", "", [[5]]]}
+            for one in rows if one["label"] == row["label"]
+        ]
+        for row in rows
+    }  # fmt: skip
+    path = tmp_path / "val_wiki.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    (row,) = figures(capsys, "--model", start, *SOME, "--data", path, "--methods", "words")["rows"]
+    assert row["accuracy"] > 0.6
+
+
+def test_people_see_each_fold(
+    start: Path, two_folds: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    given = ("evaluate", "--model", start, *SOME, "5-shot", "--data", *two_folds, "--methods", "words")
+    assert litebert(*given) == 0
+    shown = capsys.readouterr().out
+    for part in (
+        "3-way 2-shot, 12 episodes from 2 folds",
+        "3-way 5-shot, 12",
+        ", sd\N{NO-BREAK SPACE}",
+        "each fold, %",
+        "deviation",
+    ):
+        assert part in shown
 
 
 def test_without_matplotlib_the_figures_are_kept_all_the_same(
@@ -146,7 +239,8 @@ def test_setfit_is_asked_for_by_name(start: Path, others: Path, capsys: pytest.C
     ("flags", "problem"),
     [
         (("--episodes", "nope.jsonl"), "nope.jsonl: cannot be read (No such file"),
-        (("--episodes", "a.jsonl", "b.jsonl"), "episodes=a.jsonl b.jsonl must be one file"),
+        (("--episodes", "a.jsonl", "a.jsonl"), "a.jsonl is given twice and would count twice"),
+        (("--episodes", "a.jsonl", "--data", "b.csv", "c.csv"), "files of episodes know theirs; give one, or none"),
         (("--episodes", "5-way"), "episodes=5-way are drawn from labelled texts; give --data too"),
         ((), "give at least one --model and one --data file"),
     ],
@@ -165,7 +259,7 @@ def test_mistakes_are_named(
         (("--episodes", "5-way"), "0 of 5 classes have the 16 different"),
         (("--episodes", "2-way", "1-shot", "1-queries", "1-episodes"), "1 episode says nothing about others"),
         ((*SOME, "--methods", "meta"), "no method is left to compare"),
-        ((*SOME, "--data", "a.csv", "b.csv"), "2 --data files: episodes are drawn from one"),
+        ((*SOME, "--data", "a.csv", "a.csv"), "a.csv is given twice and would count twice"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(

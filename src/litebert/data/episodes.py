@@ -51,8 +51,9 @@ class Shape:
             ("episodes", 1, (self.episodes,) * 2),
         ):  # fmt: skip
             if not least <= low <= high:
-                given = f"{low}-{name}" if low == high else f"{low}-{high}-{name}"
-                raise ConfigError(f"episodes={given!r} must be {least} or more, the smaller number first")
+                raise ConfigError(
+                    f"episodes={_word(low, high, name)!r} must be {least} or more, the smaller number first"
+                )
 
     @classmethod
     def parse(cls, words: Sequence[str], default: Shape | None = None) -> Shape:
@@ -75,9 +76,18 @@ class Shape:
         return all(_WORD.fullmatch(word) for word in words)
 
     @property
+    def name(self) -> str:
+        """How many classes and examples, in such words."""
+        return f"{_word(*self.way, 'way')} {_word(*self.shot, 'shot')}"
+
+    @property
     def examples(self) -> int:
         """Of a class, at most."""
         return self.shot[1] + self.queries
+
+
+def _word(low: int, high: int, name: str) -> str:
+    return f"{low}-{name}" if low == high else f"{low}-{high}-{name}"
 
 
 @dataclass(frozen=True)
@@ -195,6 +205,16 @@ class Stored:
                 "back, or have episodes drawn again"
             )
         return cls(data, columns, episodes)
+
+    @property
+    def shape(self) -> Shape:
+        """What its episodes look like."""
+        ways = [episode.way for episode in self.episodes]
+        shots, asked = (
+            [len(rows) for episode in self.episodes for rows in getattr(episode, kind)]
+            for kind in ("support", "questions")
+        )
+        return Shape((min(ways), max(ways)), (min(shots), max(shots)), max(asked), len(self.episodes))
 
     def check(self, labels: Sequence[str]) -> None:
         """Do its rows stand in the table, all those of a class under one label?"""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from litebert.data.corpus import SNIFFED_BYTES, detect_encoding, json_object
+from litebert.data.relations import is_relations, relation_rows
 from litebert.errors import ConfigError, DataError, require_extra
 from litebert.files import COMPRESSED, DAMAGE, decompressed
 
@@ -231,12 +232,25 @@ def _concatenated(path: Path, text: str, source: Source) -> Iterator[Row]:
             )
             at = text.find("\n", at) if "\n" in text[at:] else len(text)  # the next line may be whole again
             continue
-        if isinstance(value, dict):
+        if isinstance(value, dict) and is_relations(value):
+            yield from _relations(path, value)
+        elif isinstance(value, dict):
             yield Row(value, path, line)
         else:
             source.refuse(DataError(f"{path}, line {line}: {str(value)[:40]!r} is not a JSON object; write objects"))
         line += text.count("\n", at, end)
         at = end
+
+
+def _relations(path: Path, value: Mapping[str, Any]) -> Iterator[Row]:
+    number = 0
+    try:
+        for number, row in enumerate(relation_rows(value, path), start=1):
+            yield Row(row, path, number)
+    except (KeyError, IndexError, TypeError) as error:
+        raise DataError(
+            f"{path}, sentence {number + 1}: not as FewRel writes them ({error!r}); give it tokens, h and t"
+        ) from error
 
 
 def _read_bytes(path: Path) -> bytes:

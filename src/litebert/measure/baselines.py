@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from litebert.errors import require_extra
 
@@ -19,17 +20,19 @@ def majority(train_labels: Sequence[str], test_labels: Sequence[str]) -> float:
 def bag_of_words(
     train_texts: Sequence[str], train_labels: Sequence[str], test_texts: Sequence[str], test_labels: Sequence[str]
 ) -> float:
-    """Accuracy of logistic regression on tf-idf words and word pairs: strong on small data, and it costs a second.
-
-    Text without spaces between words is cut into runs of one to three characters.
-    """
+    """Accuracy of logistic regression on tf-idf words and word pairs: strong on small data, and it costs a second."""
     require_extra("sklearn", "train")
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
 
-    spaces = sum(text.count(" ") for text in train_texts) / max(1, sum(map(len, train_texts)))
-    cut = {"ngram_range": (1, 2)} if spaces > SPACED else {"ngram_range": (1, 3), "analyzer": "char"}
-    pipeline = make_pipeline(TfidfVectorizer(sublinear_tf=True, **cut), LogisticRegression(C=10, max_iter=1000))
+    vectors = TfidfVectorizer(sublinear_tf=True, **cut_for(train_texts))
+    pipeline = make_pipeline(vectors, LogisticRegression(C=10, max_iter=1000))
     pipeline.fit(list(train_texts), list(train_labels))
     return float(pipeline.score(list(test_texts), list(test_labels)))
+
+
+def cut_for(texts: Sequence[str]) -> dict[str, Any]:
+    """How tf-idf cuts them: into words and pairs of these, or, without spaces between, into one to three characters."""
+    spaces = sum(text.count(" ") for text in texts) / max(1, sum(map(len, texts)))
+    return {"ngram_range": (1, 2)} if spaces > SPACED else {"ngram_range": (1, 3), "analyzer": "char"}

@@ -34,7 +34,6 @@ DASHES: tuple[tuple[Any, str], ...] = (("-", "solid"), ((0, (5, 2)), "dashed"), 
 """For a drawing and for a page: a seventh run has the first one's colour, dashed."""
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 POINTS = 400  # of a curve; a screen shows no more, and a page of a million steps would not open
-LEAST_SECONDS = 1e-3  # what is cheaper stands here: next to nothing would push all others together
 LABEL_GAP = 0.085  # between two labels, as a share of a panel's height
 LEFT, RIGHT, BOTTOM, TOP = 0.45, 0.7, 0.25, 0.1  # inches around a panel, the same for all, so that they line up
 
@@ -77,7 +76,7 @@ def dash_of(number: int) -> tuple[Any, str]:
 
 def draw_panel(panel: Panel, width: float = 3.7, height: float = 2.1) -> str:
     """Every step faint, a running mean on top, validations as rings, the last values written at the end."""
-    figure, axes = _figure(width, height)
+    figure, axes = new_figure(width, height)
     figure.subplots_adjust(LEFT / width, BOTTOM / height, 1 - RIGHT / width, 1 - TOP / height)
     seen: list[float] = []
     ends: list[tuple[float, str, str]] = []
@@ -104,13 +103,13 @@ def draw_panel(panel: Panel, width: float = 3.7, height: float = 2.1) -> str:
         axes.axvline(mark, color=COLOURS["quiet"][0], linewidth=0.7, linestyle=(0, (1, 2)))
     _limits(axes, panel, seen)
     _label_ends(axes, ends)
-    return _as_svg(figure, panel.title)
+    return as_svg(figure, panel.title)
 
 
 def draw_confusion(labels: Sequence[str], counts: Sequence[Sequence[int]], caption: str) -> str:
     """Rows are the truth, columns the answers."""
     size = 1.2 + 0.42 * len(labels)
-    figure, axes = _figure(size + 0.5, size)
+    figure, axes = new_figure(size + 0.5, size)
     from matplotlib.patches import Rectangle
 
     darkest = max(max(row) for row in counts) or 1
@@ -127,7 +126,7 @@ def draw_confusion(labels: Sequence[str], counts: Sequence[Sequence[int]], capti
         label.set_parse_math(False)  # "$5" is a price
     axes.set(xlim=(-0.5, len(labels) - 0.5), ylim=(len(labels) - 0.5, -0.5), xlabel="answer", ylabel="truth")
     axes.grid(visible=False)
-    return _as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
+    return as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ class Point:
 
 def draw_points(points: Sequence[Point], caption: str, x_label: str, y_label: str, *, diagonal: bool = False) -> str:
     """Shares over something, a dot the larger the more stand behind it; the diagonal is what would be perfect."""
-    figure, axes = _figure(3.7, 2.5)
+    figure, axes = new_figure(3.7, 2.5)
     colour, most = COLOURS["run0"][0], max(point.count for point in points)
     if diagonal:
         axes.plot([0, 1], [0, 1], color=COLOURS["quiet"][0], linewidth=0.8, linestyle=(0, (4, 3)))
@@ -153,62 +152,13 @@ def draw_points(points: Sequence[Point], caption: str, x_label: str, y_label: st
     axes.set(ylim=(-0.04, 1.04), xlabel=x_label, ylabel=y_label)
     if diagonal:
         axes.set_xlim(-0.04, 1.04)
-    return _as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
-
-
-@dataclass(frozen=True)
-class Score:
-    """What somebody reached, within a margin, and what it took."""
-
-    name: str
-    number: int
-    """Decides its colour."""
-    seconds: float
-    value: float
-    margin: float
-
-
-def draw_scores(scores: Sequence[Score], caption: str, x_label: str, y_label: str) -> str:
-    """Shares upwards with their margins, time to the right, ten times as much from line to line."""
-    from matplotlib.ticker import FuncFormatter, LogLocator
-
-    figure, axes = _figure(5.6, 3.2)
-    for score, rise in zip(scores, _moved_apart(scores), strict=True):
-        colour, seconds = COLOURS[colour_of(score.number)][0], max(score.seconds, LEAST_SECONDS)
-        axes.errorbar(seconds, score.value, yerr=score.margin, fmt="o", markersize=5, color=colour, elinewidth=1.2)
-        axes.annotate(score.name, (seconds, score.value), (7, rise), textcoords="offset points", va="center",
-                      fontsize=8, color=colour, parse_math=False)  # fmt: skip
-    axes.set(xscale="log", xlabel=x_label, ylabel=y_label)
-    axes.margins(x=0.25)
-    axes.xaxis.set_major_locator(LogLocator(numticks=12))
-    axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:g} s" if value >= 1 else f"{1000 * value:g} ms")
-    )
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value, percent=True)))
-    axes.minorticks_off()
-    return _as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
-
-
-def _moved_apart(scores: Sequence[Score], height: float = 190.0, gap: float = 10.0) -> list[float]:
-    """How many points each name is raised so that none lies on another; the drawing is about `height` points high."""
-    span = max(score.value + score.margin for score in scores) - min(score.value - score.margin for score in scores)
-    points = height / (span or 1.0)
-    rises, placed = [0.0] * len(scores), list[tuple[float, float]]()
-    for number in sorted(range(len(scores)), key=lambda number: scores[number].value):
-        across = math.log10(max(scores[number].seconds, LEAST_SECONDS))
-        up = own = scores[number].value * points
-        for other, taken in sorted(placed, key=lambda place: place[1]):
-            if abs(across - other) < 1 and abs(up - taken) < gap:
-                up = taken + gap
-        placed.append((across, up))
-        rises[number] = up - own
-    return rises
+    return as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
 
 
 def draw_bars(groups: Mapping[str, Mapping[str, float]], names: Sequence[str], caption: str, unit: str) -> str:
     """Groups of bars from left to right, each with its value; `names` have the colours of runs, in their order."""
     bars = sum(len(group) for group in groups.values())
-    figure, axes = _figure(5.6, 0.5 + 0.24 * bars + 0.16 * len(groups))
+    figure, axes = new_figure(5.6, 0.5 + 0.24 * bars + 0.16 * len(groups))
     most = max(value for group in groups.values() for value in group.values())
     at, ticks = 0.0, []
     for group in groups.values():
@@ -224,7 +174,7 @@ def draw_bars(groups: Mapping[str, Mapping[str, float]], names: Sequence[str], c
     axes.grid(visible=False)
     axes.set_xticks([])
     axes.spines["bottom"].set_visible(False)
-    return _as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
+    return as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
 
 
 @dataclass(frozen=True)
@@ -255,7 +205,7 @@ def draw_roofline(works: Sequence[Work], names: Sequence[str], roof: Roof, capti
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    figure, axes = _figure(5.6, 3.2)
+    figure, axes = new_figure(5.6, 3.2)
     quiet, ridges = COLOURS["quiet"][0], [high / roof.bytes_per_second for high in roof.operations_per_second.values()]
     left, right = (end(*ridges, *(work.intensity for work in works)) for end in (min, max))
     left, right = left / 2, right * 3
@@ -276,7 +226,7 @@ def draw_roofline(works: Sequence[Work], names: Sequence[str], roof: Roof, capti
         axis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
         axis.set_minor_formatter(NullFormatter())
     axes.minorticks_off()
-    return _as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
+    return as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
 
 
 def running_mean(values: Sequence[float], share: float = 0.03) -> list[float]:
@@ -324,7 +274,7 @@ def _finite(series: Series) -> tuple[list[float], list[float]]:
     return [step for step, _ in points], [value for _, value in points]
 
 
-def _figure(width: float, height: float) -> tuple[Any, Any]:
+def new_figure(width: float, height: float) -> tuple[Any, Any]:
     require_extra("matplotlib", "train")
     from matplotlib.figure import Figure  # not pyplot: no global state, no display
 
@@ -358,21 +308,26 @@ def _limits(axes: Any, panel: Panel, values: Sequence[float]) -> None:
 
 def _label_ends(axes: Any, ends: Sequence[tuple[float, str, str]]) -> None:
     """Write the last values at the right, moved apart where they would touch."""
-    low, high = axes.get_ylim()
     ends = sorted(ends)
-    places = [(value - low) / (high - low) for value, _, _ in ends]
-    for at in range(1, len(places)):
-        places[at] = max(places[at], places[at - 1] + LABEL_GAP)
-    ceiling = 1.0
-    for at in reversed(range(len(places))):
-        places[at] = min(places[at], ceiling)
-        ceiling = places[at] - LABEL_GAP
-    for place, (_, text, colour) in zip(places, ends, strict=True):
+    for place, (_, text, colour) in zip(moved_apart(axes, [value for value, _, _ in ends]), ends, strict=True):
         label = {"fontsize": 8.5, "fontweight": "bold", "color": colour, "va": "center"}
         axes.text(1.03, place, text, transform=axes.transAxes, **label)
 
 
-def _as_svg(figure: Any, title: str, **layout: Any) -> str:
+def moved_apart(axes: Any, values: Sequence[float], gap: float = LABEL_GAP) -> list[float]:
+    """Where labels of these values, the lowest first, have that gap: shares of the height."""
+    low, high = axes.get_ylim()
+    places = [(value - low) / (high - low) for value in values]
+    for at in range(1, len(places)):
+        places[at] = max(places[at], places[at - 1] + gap)
+    ceiling = 1.0
+    for at in reversed(range(len(places))):
+        places[at] = min(places[at], ceiling)
+        ceiling = places[at] - gap
+    return places
+
+
+def as_svg(figure: Any, title: str, **layout: Any) -> str:
     """The drawing as an element of a page, with the page's fonts and colours."""
     from matplotlib import rc_context
 

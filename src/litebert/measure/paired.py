@@ -24,6 +24,11 @@ def mean_of(values: Sequence[float]) -> Mean:
     return Mean(float(np.mean(values)), float(USUAL * np.std(values, ddof=1) / len(values) ** 0.5))
 
 
+def spread_of(values: Sequence[float]) -> float | None:
+    """The standard deviation, as far as so many say; of one value, none."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
 def mean_difference(ours: Sequence[float], others: Sequence[float]) -> Mean:
     """How much more ours are, each beside the one of others on the same thing."""
     return mean_of(np.subtract(ours, others).tolist())

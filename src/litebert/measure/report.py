@@ -14,7 +14,6 @@ from litebert.measure.curves import (
     Panel,
     Point,
     Roof,
-    Score,
     Series,
     Work,
     colour_of,
@@ -24,8 +23,8 @@ from litebert.measure.curves import (
     draw_panel,
     draw_points,
     draw_roofline,
-    draw_scores,
 )
+from litebert.measure.scores import Score, draw_growth, draw_scores
 
 _LIGHT, _DARK = (
     "; ".join(f"--{name}: {colours[theme]}" for name, colours in COLOURS.items()) + ";" for theme in (0, 1)
@@ -112,6 +111,10 @@ class Report:
     def scores(self, scores: Sequence[Score], caption: str, x_label: str, y_label: str) -> None:
         """What several reached, and what it took."""
         self._drawing(draw_scores(scores, caption, x_label, y_label), caption)
+
+    def growth(self, scores: Sequence[Score], caption: str, x_label: str, y_label: str) -> None:
+        """What several reached with more and more; those of one number are a line."""
+        self._drawing(draw_growth(scores, caption, x_label, y_label), caption)
 
     def bars(self, groups: Mapping[str, Mapping[str, float]], caption: str, unit: str) -> None:
         """Values side by side, for the same names in every group."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from litebert.data.episodes import Episode, Shape, Stored, check_disjoint, draw,
 from litebert.data.labelled import Source
 from litebert.errors import ConfigError
 from litebert.files import write_json
-from litebert.measure.curves import Score
-from litebert.measure.paired import mean_difference, mean_of
+from litebert.measure.paired import mean_difference, mean_of, spread_of
 from litebert.measure.report import Report
+from litebert.measure.scores import Score
 from litebert.meta.learner import Learner
 from litebert.predict import Adapted, Model, load
 from litebert.recipes._episode_methods import FROM_VECTORS, METHODS, WITHOUT_A_MODEL, Learned
@@ -33,7 +34,9 @@ from litebert.train.runtime import pick_device
 
 SHAPE = Shape(shot=(1, 1), queries=15, episodes=600)
 """What is drawn where nothing else is said."""
+MARGINS = "Each with its margin of 95 % for other episodes of these classes."
 Advance = Callable[[int], None]
+Fold = tuple[Table, Stored]
 
 
 @dataclass(frozen=True)
@@ -56,44 +59,62 @@ def run_episodes(config: Config) -> None:
         if isinstance(model, Adapted):
             raise ConfigError(f"{name} has its classes already; give the model that it was adapted from")
         set_precision(model, config.precision)
-    table, stored = _episodes_of(config, next(iter(models.values())))
-    if len(stored.episodes) < 2:
-        raise ConfigError("1 episode says nothing about others; have more drawn, 600-episodes are usual")
-    for name, model in models.items():
+    folds = list(_folds_of(config, next(iter(models.values()))))
+    for table, stored in folds:
+        if len(stored.episodes) < 2:
+            raise ConfigError("1 episode says nothing about others; have more drawn, 600-episodes are usual")
         asked = {table.labels[rows[0]] for episode in stored.episodes for rows in episode.support}
-        check_disjoint({f"what {name} learned from": practised_on(model, table.kind), str(table.path): sorted(asked)})
+        for name, model in models.items():
+            known = practised_on(model, table.kind)
+            check_disjoint({f"what {name} learned from": known, str(table.path): sorted(asked)})
     methods = [method for method in METHODS if method in config.methods]
-    total = len(stored.episodes) * (len(models) * len(methods))
-    with counting(console, f"{len(stored.episodes):,} episodes", total) as bar:
-        found = compare(table, stored.episodes, models, methods, lambda count: bar.advance(bar.task_ids[0], count))
-    rows = figures_of(found)
-    content = {"data": str(table.path), "episodes": len(stored.episodes), "seed": config.seed, "rows": rows}
+    count = sum(len(stored.episodes) for _, stored in folds)
+    groups: dict[Shape, list[list[Outcome]]] = {}
+    with counting(console, f"{count:,} episodes", count * len(models) * len(methods)) as bar:
+        for table, stored in folds:
+            found = compare(table, stored.episodes, models, methods, lambda count: bar.advance(bar.task_ids[0], count))
+            # five examples tell more than one: what has other shots is never averaged
+            groups.setdefault(Shape(stored.shape.way, stored.shape.shot), []).append(found)
+    rows = [
+        {"shape": shape.name, "way": shape.way, "shot": shape.shot} | row
+        for shape in sorted(groups, key=lambda shape: (shape.way, shape.shot))
+        for row in figures_of(groups[shape])
+    ]
+    data = list(dict.fromkeys(str(table.path) for table, _ in folds))
+    content = {"data": data, "episodes": count, "seed": config.seed, "rows": rows}
     if config.json:
         print(json.dumps(content, ensure_ascii=False))
     else:
-        _print_table(Console(), rows, f"{len(stored.episodes):,} episodes from {table.path}")
+        for title, some in _by_shape(content):
+            _print_table(Console(), some, title)
     if config.out is not None:
-        stored.write(config.out / "episodes.jsonl")
+        for number, (_, stored) in enumerate(folds, start=1):
+            stored.write(config.out / (f"episodes-{number}.jsonl" if len(folds) > 1 else "episodes.jsonl"))
         console.print(_write_page(config.out, content), highlight=False, markup=False)
 
 
-def _episodes_of(config: Config, model: Model) -> tuple[Table, Stored]:
-    """From a file of them, or drawn."""
-    mask, data = model.tokenizer.specials["mask"], config.data[0] if config.data else None
+def _folds_of(config: Config, model: Model) -> Iterator[Fold]:
+    """From files of episodes, or drawn from every table with every number of shots."""
+    mask = model.tokenizer.specials["mask"]
     if not Shape.is_meant(config.episodes):
-        if len(config.episodes) > 1:
-            raise ConfigError(f"episodes={' '.join(config.episodes)} must be one file, or words such as 5-way 1-shot")
-        stored = Stored.read(Path(config.episodes[0]), data)
-        table = Table.read(stored.data, Source.of(config.columns or stored.columns, config.skip_bad), mask)
-        stored.check(table.labels)
-        return table, stored
-    shape = Shape.parse(config.episodes, SHAPE)
-    if data is None:
+        if len(config.data) > 1:
+            raise ConfigError(f"{len(config.data)} --data files: files of episodes know theirs; give one, or none")
+        for name in config.episodes:
+            stored = Stored.read(Path(name), *config.data)
+            table = Table.read(stored.data, Source.of(config.columns or stored.columns, config.skip_bad), mask)
+            stored.check(table.labels)
+            yield table, stored
+        return
+    if not config.data:
         raise ConfigError(f"episodes={' '.join(config.episodes)} are drawn from labelled texts; give --data too")
-    table = Table.read(data, Source.of(config.columns, config.skip_bad), mask)
-    pool = usable(table.pool, shape, str(data))
-    drawn = [draw(pool, shape, config.seed, number) for number in range(shape.episodes)]
-    return table, Stored(data, config.columns, drawn)
+    shots = [[word] for word in config.episodes if word.endswith("-shot")]
+    others = [word for word in config.episodes if [word] not in shots]
+    for data in config.data:
+        table = Table.read(data, Source.of(config.columns, config.skip_bad), mask)
+        for shape in (Shape.parse(others + shot, SHAPE) for shot in shots or [[]]):
+            pool = usable(table.pool, shape, str(data))
+            drawn = [draw(pool, shape, config.seed, number) for number in range(shape.episodes)]
+            yield table, Stored(data, config.columns, drawn)
 
 
 def compare(
@@ -144,37 +165,68 @@ def _read(table: Table, episodes: Sequence[Episode], model: Model, vectors: bool
     return Learned(table.texts, table.labels, model, ids, found, learner), pace
 
 
-def figures_of(found: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Means with margins, and how much better each is than the first model's prototypes, or than the first of all."""
-    if not found:
+def figures_of(folds: Sequence[Sequence[Outcome]]) -> list[dict[str, Any]]:
+    """Means with margins, and how much better each is than the first model's prototypes, or than the first of all.
+
+    For every fold the same ways to learn, in the same order.
+    """
+    if not folds[0]:
         raise ConfigError("no method is left to compare: meta is for what litebert meta-train made; name others")
-    frozen = next((one for one in found if one.method == "prototypes"), found[0])
+    place = next((place for place, one in enumerate(folds[0]) if one.method == "prototypes"), 0)
+    frozen = [fold[place].accuracy for fold in folds]
     rows = []
-    for one in found:
-        mean, gap = mean_of(one.accuracy), mean_difference(one.accuracy, frozen.accuracy)
+    for number, same in enumerate(zip(*folds, strict=True)):
+        ours = [one.accuracy for one in same]
+        together: list[float] = np.concatenate(ours).tolist()
+        mean, gap = mean_of(together), mean_difference(together, np.concatenate(frozen).tolist())
+        means = [mean_of(fold).value for fold in ours]
+        gaps = [mean_difference(*two).value for two in zip(ours, frozen, strict=True)]
         rows.append({
-            "model": one.model, "method": one.method, "accuracy": mean.value, "margin": mean.margin,
-            "better": gap.value, "better_margin": gap.margin, "reference": one is frozen, "seconds": one.seconds,
-            "by_episode": one.accuracy,
+            "model": same[0].model, "method": same[0].method, "accuracy": mean.value, "margin": mean.margin,
+            "folds": means, "spread": spread_of(means), "better": gap.value, "better_margin": gap.margin,
+            "better_folds": gaps, "better_spread": spread_of(gaps), "reference": number == place,
+            "seconds": float(np.mean([one.seconds for one in same])), "by_episode": together,
         })  # fmt: skip
     return rows
 
 
+def _by_shape(content: Mapping[str, Any]) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    """The rows of a shape, and what to call them."""
+    for shape, some in groupby(content["rows"], key=lambda row: row["shape"]):
+        rows = list(some)
+        episodes, folds = len(rows[0]["by_episode"]), len(rows[0]["folds"])
+        where = content["data"][0] if len(content["data"]) == 1 else f"{folds} folds"
+        yield f"{shape}, {episodes:,} episodes from {where}", rows
+
+
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    better = "" if row["reference"] else f"{100 * row['better']:+.1f} ± {100 * row['better_margin']:.1f}"
-    accuracy = f"{100 * row['accuracy']:.1f} ± {100 * row['margin']:.1f}"
-    return [row["model"], row["method"], accuracy, better, f"{row['seconds']:.3f}"]
+    right = _mean(row["accuracy"], row["margin"], row["spread"])
+    better = "" if row["reference"] else _mean(row["better"], row["better_margin"], row["better_spread"], "+")
+    folds = [" ".join(f"{100 * mean:.1f}" for mean in row["folds"])] if len(row["folds"]) > 1 else []
+    return [row["model"], row["method"], right, better, *folds, f"{row['seconds']:.3f}"]
+
+
+def _mean(value: float, margin: float, spread: float | None, sign: str = "") -> str:
+    return f"{100 * value:{sign}.1f} ± {100 * margin:.1f}" + (
+        "" if spread is None else f", sd\N{NO-BREAK SPACE}{100 * spread:.1f}"
+    )
 
 
 def _titles(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     reference = next(row for row in rows if row["reference"])
-    return ["model", "method", "right, %", f"better than {reference['method']} by", "seconds"]
+    folds = ["each fold, %"] if len(reference["folds"]) > 1 else []
+    return ["model", "method", "right, %", f"better than {reference['method']} by", *folds, "seconds"]
+
+
+def _caption(rows: Sequence[Mapping[str, Any]]) -> str:
+    known = "±: for other episodes of these classes, 19 times out of 20; "
+    if len(rows[0]["folds"]) == 1:
+        return known + "other classes differ more"
+    return known + "sd: the standard deviation of the folds' means, which says how much other classes differ"
 
 
 def _print_table(console: Console, rows: Sequence[Mapping[str, Any]], title: str) -> None:
-    grid = Grid(
-        title=title, caption="± for other episodes of these classes, 19 times out of 20; other classes differ more"
-    )
+    grid = Grid(title=title, caption=_caption(rows))
     for number, name in enumerate(_titles(rows)):
         grid.add_column(name, justify="right" if number > 1 else "left", overflow="fold")
     for row in rows:
@@ -187,20 +239,39 @@ def _write_page(out: Path, content: Mapping[str, Any]) -> str:
     write_json(out / "evaluation.json", content)
     if find_spec("matplotlib") is None:
         return f"figures in {out / 'evaluation.json'}; to have them drawn: pip install 'litebert[train]'"
-    rows = content["rows"]
-    report = Report("Learning from a few examples", f"{content['episodes']:,} episodes from {content['data']}")
-    report.table(_titles(rows), [_cells(row) for row in rows])
-    names = list(dict.fromkeys(row["model"] for row in rows))
-    scores = [
-        Score(row["method"], names.index(row["model"]), row["seconds"], row["accuracy"], row["margin"]) for row in rows
-    ]
-    report.heading("What it takes, and what it brings")
-    report.legend([name or "without a model" for name in names])
-    report.scores(
-        scores,
-        "Each with its margin of 95 % for other episodes of these classes.",
-        "time for an episode",
-        "questions told right",
-    )
+    where = ", ".join(content["data"])
+    report = Report("Learning from a few examples", f"{content['episodes']:,} episodes from {where}")
+    for way, some in groupby(content["rows"], key=lambda row: row["way"]):
+        _draw_shots(report, Shape(way).name.split()[0], [row for row in some if row["shot"][0] == row["shot"][1]])
+    for title, rows in _by_shape(content):
+        report.heading(title)
+        report.table(_titles(rows), [_cells(row) for row in rows])
+        report.text(_caption(rows))
+        names = list(dict.fromkeys(row["model"] for row in rows))
+        report.legend([name or "without a model" for name in names])
+        report.scores(
+            [
+                Score(row["method"], names.index(row["model"]), row["seconds"], row["accuracy"], row["margin"])
+                for row in rows
+            ],
+            MARGINS, "time for an episode", "questions told right",
+        )  # fmt: skip
     report.write(out / "report.html")
     return f"look at {out / 'report.html'}"
+
+
+def _draw_shots(report: Report, way: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """How much more examples help, where there is more than one number of them."""
+    if len({row["shape"] for row in rows}) < 2:
+        return
+    models = {row["model"] for row in rows if row["model"]}
+    names = [", ".join(filter(None, (row["method"], row["model"] if len(models) > 1 else ""))) for row in rows]
+    order = list(dict.fromkeys(names))
+    report.heading(f"{way} with more examples")
+    report.growth(
+        [
+            Score(name, order.index(name), row["shot"][0], row["accuracy"], row["margin"])
+            for name, row in zip(names, rows, strict=True)
+        ],
+        MARGINS, "examples of each class", "questions told right",
+    )  # fmt: skip

@@ -5,12 +5,13 @@ Examples:
   litebert evaluate --model runs/finetune --data test.csv --out runs/evaluation
   litebert evaluate --model runs/hotels runs/books --data hotels.csv books.csv
   litebert evaluate --model litebert-base-en runs/meta --episodes runs/meta/test.jsonl
-  litebert evaluate --episodes 5-way 1-shot --data intents.csv
+  litebert evaluate --episodes 5-way 1-shot 5-shot --data fold1.csv fold2.csv
 
 With --out, a page with drawings (report.html), all answers (answers.jsonl) and the figures (evaluation.json) are
 written. Several models or files give a table of every model on every file. A model that was only pre-trained is
 measured on plain text, of which it fills in hidden words. With --episodes, ways to learn from a few examples are
-compared on the same small tasks, one after the other.
+compared on the same small tasks, one after the other; several files of these are folds, whose means differ by how much
+other classes matter.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Config:
     model: tuple[str, ...] = (DEFAULT,)
     """Folders that `litebert finetune` or `pretrain` wrote, or names of models."""
     episodes: tuple[str, ...] = ()
-    """Small tasks: a file of them, or which to draw from --data, such as 5-way 1-shot 15-queries 600-episodes."""
+    """Small tasks: files of them, or which to draw from --data, such as 5-way 1-shot 15-queries 600-episodes."""
     methods: tuple[Method, ...] = ("majority", "words", "probe", "prototypes", "adapt", "meta")
     """For --episodes: the commonest class; tf-idf and logistic regression; that on the vectors of the model; the class
     with the nearest mean; litebert adapt; as the model was meta-trained, if it was; some steps on all weights; SetFit,
@@ -75,8 +76,9 @@ class Config:
         if not self.model or not (self.data or self.episodes):
             raise ConfigError("give at least one --model and one --data file")
         if self.episodes:
-            if len(self.data) > 1:
-                raise ConfigError(f"{len(self.data)} --data files: episodes are drawn from one; give one")
+            for given in (self.episodes, self.data):
+                if twice := next((one for one in given if given.count(one) > 1), None):
+                    raise ConfigError(f"{twice} is given twice and would count twice; give it once")
             return
         if self.out is not None and len(self.model) * len(self.data) > 1:
             raise ConfigError("--out takes the page of one model on one file; leave it out for a table of several")
