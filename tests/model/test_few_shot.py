@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -13,6 +15,7 @@ from litebert.model.few_shot import (
     FewShotHead,
     View,
     features_of,
+    likeness,
     means_of,
     pieces_of,
     tokens_of,
@@ -56,8 +59,8 @@ def test_tokens_and_their_neighbours_are_told_apart_whatever_the_padding() -> No
     assert found.shape == (3, PIECES)
     torch.testing.assert_close(found[0], tokens_of(ids[:1, :3], real[:1, :3], frequency)[0])
     assert (found != 0).sum(1).tolist() == [5, 5, 7]  # three tokens and two pairs; four and three
-    likeness = torch.nn.functional.cosine_similarity(found[0], found[1], dim=0)
-    assert 0.5 < likeness < 0.7  # the same tokens in another order
+    cosine = torch.nn.functional.cosine_similarity(found[0], found[1], dim=0)
+    assert 0.5 < cosine < 0.7  # the same tokens in another order
 
 
 def test_all_sides_have_the_same_say() -> None:
@@ -86,18 +89,45 @@ def test_a_pair_is_seen_as_a_whole_and_by_what_lies_between(model: Model) -> Non
 
 
 @pytest.mark.parametrize(
-    ("depths", "pieces", "views"),
-    [((1,), PIECES, ("whole",)), ((1, 2), 0, ("whole",)), ((), PIECES, ("whole",)), ((1,), SHARED, ("whole", "apart"))],
-)
+    ("depths", "pieces", "views", "bent"),
+    [((1,), PIECES, ("whole",), True), ((1, 2), 0, ("whole",), False), ((), PIECES, ("whole",), False),
+     ((1,), SHARED, ("whole", "apart"), True)],
+)  # fmt: skip
 @torch.no_grad()
 def test_a_head_reads_what_it_scores(
-    model: Model, depths: tuple[int, ...], pieces: int, views: tuple[View, ...]
+    model: Model, depths: tuple[int, ...], pieces: int, views: tuple[View, ...], bent: bool
 ) -> None:
     config = model.config
-    head = FewShotHead(config.hidden_size, config.vocab_size, depths, pieces, 4, views)
-    head.matrix.normal_()
+    head = FewShotHead(config.hidden_size, config.vocab_size, depths, pieces, 4, views, bent)
+    head.centre.normal_(std=0.1)
     others = None if len(views) == 1 else TEXTS[1:] + TEXTS[:1]
     batch = pad(model.tokenizer.encode(TEXTS, others), model.tokenizer.pad_id)
-    scores = head(*head.read(model.encoder, batch.input_ids, batch.real, batch.token_type_ids))
-    assert scores.shape == (3, 4)
+    means, tokens = head.read(model.encoder, batch.input_ids, batch.real, batch.token_type_ids)
+    rows, weights = features_of(means - head.centre, tokens), torch.randn(3, 4)
+    head.remember(rows, weights)
+    head.check()
+    scores = head(means, tokens)
+    alike = torch.expm1(rows @ rows.T) / (math.e - 1) if bent else rows @ rows.T
+    torch.testing.assert_close(scores, alike @ weights, atol=1e-5, rtol=1e-5)
     assert len({round(value, 4) for value in scores[:, 0].tolist()}) == 3
+    again = FewShotHead(config.hidden_size, config.vocab_size, depths, pieces, 4, views, bent, 3, len(head.values))
+    again.load_state_dict(head.state_dict())
+    torch.testing.assert_close(again(means, tokens), scores, atol=0, rtol=0)
+
+
+def test_a_head_that_points_at_nothing_is_refused() -> None:
+    for name, value in (("owners", 2), ("places", PIECES), ("places", -1), ("values", math.nan), ("weights", math.inf)):
+        head = FewShotHead(4, 10, (1,), PIECES, 3, examples=2, kept=5)
+        head.check()
+        getattr(head, name)[0] = value
+        with pytest.raises(ValueError, match="is not"):
+            head.check()
+
+
+def test_likeness_is_between_nothing_and_equal() -> None:
+    cosines = torch.tensor([0.0, 0.5, 1.0])
+    assert likeness(cosines, bent=False) is cosines
+    found = likeness(cosines, bent=True)
+    assert found[0] == 0
+    assert 0.3 < found[1] < 0.45
+    torch.testing.assert_close(found[2], torch.tensor(1.0))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from litebert.errors import ConfigError
-from litebert.predict.sides import NESTED, Choice, Seen, Sides, candidates, readable, with_half
+from litebert.predict.sides import NESTED, Choice, Seen, Sides, candidates, likeness_of, readable, with_half
+from litebert.tasks.evidence import solve
 
 
 def noise(per_class: int, classes: int, named: bool, seed: int, signal: float = 0.0) -> tuple[Seen, np.ndarray]:
@@ -58,7 +59,7 @@ def test_the_side_that_tells_classes_apart_is_found(per_class: int, signal: floa
 def test_half_of_the_examples_tell_less() -> None:
     seen, owners = noise(8, 5, False, 1, signal=0.7)
     rows = seen.from_sides(Sides((12,), False), seen.means.mean(0))
-    half = with_half(rows, owners, len(owners))
+    half = with_half(rows @ rows.T, owners, len(owners))
     told = choice_of(seen, owners, False).told()
     assert half is not None
     assert told is not None
@@ -80,3 +81,22 @@ def test_names_are_read_where_they_are_words() -> None:
     assert readable(["card_arrival"], False) == {}
     with pytest.raises(ConfigError, match="have no names to read"):
         readable(["1", "2"], True)
+
+
+def test_likeness_is_bent_where_the_middle_of_a_class_says_nothing() -> None:
+    chance, owners = np.random.default_rng(0), np.repeat(np.arange(2), 60)
+    corners = np.array([[1, 0], [-1, 0], [0, 1], [0, -1]], dtype=np.float32)  # the first two are one class
+    points = corners[np.concatenate([np.arange(60) % 2, 2 + np.arange(60) % 2])]
+    points += 0.2 * chance.normal(size=points.shape).astype(np.float32)
+    seen = Seen(Sides((2, 4, 12), True), np.stack([points] * 3, axis=1), points, np.arange(len(owners)))
+    choice = choice_of(seen, owners, False)
+    sides, _ = choice.made_with(np.arange(len(owners)))
+    told = choice.told()
+    assert sides.bent
+    assert told is not None
+    assert (told == owners).mean() > 0.9
+    straight = solve(likeness_of(seen.from_sides(sides, seen.means.mean(0)), bent=False), owners, 2)
+    assert (straight.left_out.argmax(1) == owners).mean() < 0.7
+    few = np.r_[:20, 60:80]
+    seen = Seen(seen.all, seen.means[few], points[few], np.arange(40))
+    assert not choice_of(seen, owners[few], False).made_with(np.arange(40))[0].bent  # by so few that is not decided

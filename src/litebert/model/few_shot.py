@@ -1,11 +1,12 @@
-"""A head that is solved for, not trained: what a text looks like from several sides, and one matrix.
+"""A head that is solved for, not trained: how alike a text and each example look from several sides, and one matrix.
 
 Shapes: S sequences, L columns, H hidden, V vocabulary, M means (a depth and a view each), P pieces, F features,
-C classes.
+N examples, K of their pieces that are not 0, C classes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -29,7 +30,8 @@ View = Literal["whole", "apart"]
 
 
 class FewShotHead(nn.Module):
-    """Means of hidden states after some passes, rare tokens first, beside the tokens themselves; a score per class."""
+    """Means of hidden states after some passes, rare tokens first, beside the tokens themselves, and how alike those of
+    the examples are; a score per class."""
 
     def __init__(
         self,
@@ -39,28 +41,68 @@ class FewShotHead(nn.Module):
         pieces: int,
         num_classes: int,
         views: Sequence[View] = ("whole",),
+        bent: bool = False,
+        examples: int = 0,
+        kept: int = 0,
     ) -> None:
+        """Room for so many examples, and so many pieces of them that are not 0."""
         super().__init__()
-        self.depths, self.views, self.pieces = tuple(depths), tuple(views), pieces
+        self.depths, self.views, self.pieces, self.bent = tuple(depths), tuple(views), pieces, bent
         self.frequency: Tensor
         """(V,) how likely each token is."""
         self.centre: Tensor
         """(M, H) what the means have in common."""
-        self.matrix: Tensor
-        """(F, C)."""
-        self.register_buffer("frequency", torch.full((vocab_size,), 1 / vocab_size))
+        self.rows: Tensor
+        """(N, M·H) the means of the examples, as `features_of` gives them."""
+        self.owners: Tensor
+        """(K,) the examples of the pieces that are not 0."""
+        self.places: Tensor
+        """(K,) which pieces these are."""
+        self.values: Tensor
+        """(K,) what they are."""
+        self.weights: Tensor
+        """(N, C)."""
         means = len(self.depths) * len(self.views)
+        self.register_buffer("frequency", torch.full((vocab_size,), 1 / vocab_size))
         self.register_buffer("centre", torch.zeros(means, hidden_size))
-        self.register_buffer("matrix", torch.zeros(means * hidden_size + pieces, num_classes))
+        self.register_buffer("rows", torch.zeros(examples, means * hidden_size))
+        self.register_buffer("owners", torch.zeros(kept, dtype=torch.int32))
+        self.register_buffer("places", torch.zeros(kept, dtype=torch.int32))
+        self.register_buffer("values", torch.zeros(kept))
+        self.register_buffer("weights", torch.zeros(examples, num_classes))
+
+    def remember(self, rows: Tensor, weights: Tensor) -> None:  # (N, F), (N, C)
+        """The features of the examples, and what likeness to each counts for every class."""
+        means, pieces = rows.split([self.rows.shape[1], self.pieces], dim=1)
+        owners, places = pieces.nonzero(as_tuple=True)
+        self.rows, self.weights, self.values = means.contiguous(), weights, pieces[owners, places]
+        self.owners, self.places = owners.int(), places.int()
+
+    def check(self) -> None:
+        """That what was loaded points at nothing that is not there."""
+        for numbers, end in ((self.owners, len(self.rows)), (self.places, self.pieces)):
+            if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < end:
+                raise ValueError(f"a number is not between 0 and {end}")
+        if not all(bool(torch.isfinite(value).all()) for value in self.buffers()):
+            raise ValueError("a value is not a number")
 
     def forward(self, means: Tensor, tokens: Tensor | None) -> Tensor:  # (S, M, H), (S, P) -> (S, C)
         with torch.autocast(means.device.type, enabled=False):
-            return features_of(means - self.centre, tokens if self.pieces else None) @ self.matrix
+            rows = features_of(means - self.centre, tokens if self.pieces else None)
+            own, pieces = rows.split([self.rows.shape[1], self.pieces], dim=1)
+            cosines = (own @ self.rows.T).index_add_(1, self.owners, pieces[:, self.places] * self.values)
+            return likeness(cosines, self.bent) @ self.weights
 
     def read(self, encoder: Encoder, ids: Tensor, real: Tensor, type_ids: Tensor) -> tuple[Tensor, Tensor | None]:
         """(S, M, H) and (S, P): what `forward` takes."""
         means = means_of(encoder, self.depths, self.views, self.frequency, ids, real, type_ids)
         return means, pieces_of(ids, real, type_ids, self.frequency, self.pieces) if self.pieces else None
+
+
+def likeness(cosines: Tensor, bent: bool) -> Tensor:
+    """0 for what has nothing in common, 1 for what is equal; bent, less than the cosine in between, so that what is
+    nearly equal counts more than much that is a little alike."""
+    return torch.expm1(cosines) / math.expm1(1) if bent else cosines
 
 
 def features_of(means: Tensor, tokens: Tensor | None) -> Tensor:  # (S, M, H), (S, P) -> (S, F)

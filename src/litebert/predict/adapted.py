@@ -30,7 +30,7 @@ from litebert.model.adapters import DepthAdapters
 from litebert.model.few_shot import FewShotHead, View
 from litebert.predict.given import Evidence, Given, Tuning
 from litebert.predict.model import Model
-from litebert.predict.sides import Around, Choice, Reader, Sides, readable, with_half
+from litebert.predict.sides import Around, Choice, Reader, Sides, likeness_of, readable, with_half
 from litebert.tasks.evidence import Solution, solve
 from litebert.tasks.few_shot import FewShot, familiarity, levels_of, pieces_for
 from litebert.tasks.text import TextInput
@@ -181,8 +181,10 @@ class Saved:
                 TextInput(text, other[0] if other else None, label) for text, *other, label in self.examples
             )
             pairs = records[0].text_b is not None
-            head = _empty_head(base, evidence.sides, pairs, len(self.labels))
+            kept = len(tensors["rows"]), len(tensors["values"])
+            head = _empty_head(base, evidence.sides, pairs, len(self.labels), *kept)
             head.load_state_dict(tensors)
+            head.check()
             task = FewShot(self.labels, self.levels, self.familiar, pairs)
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OSError, SafetensorError) as error:
             problem = str(error).splitlines()[0]
@@ -298,37 +300,38 @@ def solved(
         sides, use_names = tuning.sides, bool(names)
     rows = seen.from_sides(sides, centre)[: len(records) + use_names * len(names)]
     owners = np.concatenate([classes, named])[: len(rows)]
-    solution = solve(rows @ rows.T, owners, count, len(rows) - len(records), ridge=tuning.ridge if tuning else 0.0)
-    levels, familiar = _usual(solution, rows, np.bincount(classes, minlength=count))
+    alike = likeness_of(rows, sides.bent)
+    solution = solve(alike, owners, count, len(rows) - len(records), ridge=tuning.ridge if tuning else 0.0)
+    levels, familiar = _usual(solution, alike, np.bincount(classes, minlength=count))
     evidence = Evidence(
         len(records), count, _accuracy(told, classes),
         max(Counter(classes.tolist()).values()) / len(classes),
-        with_half(rows, owners, len(records)) if told is not None else None,
+        with_half(alike, owners, len(records)) if told is not None else None,
         sides.depths, sides.tokens, use_names, solution.ridge, time.perf_counter() - began,
-        _mistakes(records, task, told, solution), given.remarks, sides.views,
+        _mistakes(records, task, told, solution), given.remarks, sides.views, bent=sides.bent,
         asked=sum(size for size in np.bincount(classes).tolist() if size > 1),
     )  # fmt: skip
-    matrix = rows.T @ solution.weights
+    weights = solution.weights
     if tuning is not None:
         evidence, familiar = _by_others(evidence, tuning), tuning.familiar
         factor = tuning.scale / solution.scale
-        matrix, levels = matrix * factor, [level * factor for level in levels]
+        weights, levels = weights * factor, [level * factor for level in levels]
     head = _empty_head(base, sides, reader.pairs, count)
     head.frequency.copy_(reader.frequency)
     head.centre.copy_(torch.from_numpy(centre[seen.places(sides)]))
-    head.matrix.copy_(torch.from_numpy(matrix))
+    head.remember(torch.from_numpy(rows), torch.from_numpy(weights).float())
     kept = Given(records, given.label_names, around)
     task = FewShot(task.labels, levels, familiar, task.pairs)
     return Adapted(base, task, head, kept, evidence, tuning, adapters)
 
 
-def _usual(solution: Solution, rows: np.ndarray, sizes: np.ndarray) -> tuple[list[float], Sequence[float]]:
+def _usual(solution: Solution, alike: np.ndarray, sizes: np.ndarray) -> tuple[list[float], Sequence[float]]:
     """What a text of each class usually scores there, and how familiar the examples look."""
     if not len(solution.truth):
         return [1.0] * len(sizes), ()
     levels = levels_of(solution.left_out, solution.truth, sizes)
     # where examples are all but equal, one left out would be more familiar than any that is there
-    there = rows[solution.asked] @ rows.T @ solution.weights
+    there = alike[solution.asked] @ solution.weights
     return levels, np.minimum(familiarity(solution.left_out, levels), familiarity(there, levels)).tolist()
 
 
@@ -362,9 +365,11 @@ def shell(base: Model, adapters: DepthAdapters | None) -> Albert:
     return albert.requires_grad_(False).train(base.albert.training)
 
 
-def _empty_head(base: Model, sides: Sides, pairs: bool, classes: int) -> FewShotHead:
+def _empty_head(base: Model, sides: Sides, pairs: bool, classes: int, examples: int = 0, kept: int = 0) -> FewShotHead:
     shape, pieces = base.config, pieces_for(pairs) * sides.tokens
-    return FewShotHead(shape.hidden_size, shape.vocab_size, sides.depths, pieces, classes, sides.views)
+    return FewShotHead(
+        shape.hidden_size, shape.vocab_size, sides.depths, pieces, classes, sides.views, sides.bent, examples, kept
+    )
 
 
 def _accuracy(told: np.ndarray | None, classes: np.ndarray) -> float | None:

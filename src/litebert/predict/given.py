@@ -52,11 +52,13 @@ class Evidence:
 
     asked: int = 0
     """Examples that the accuracy is about."""
+    bent: bool = False
+    """Does an example that is nearly equal count for more than in proportion?"""
 
     @property
     def sides(self) -> Sides:
         """From where texts are looked at."""
-        return Sides(self.depths, self.tokens, self.views)
+        return Sides(self.depths, self.tokens, self.views, self.bent)
 
     @property
     def margin(self) -> float | None:

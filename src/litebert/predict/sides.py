@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from litebert.errors import ConfigError
-from litebert.model.few_shot import View, features_of
+from litebert.model.few_shot import View, features_of, likeness
 from litebert.predict.model import Model
 from litebert.tasks.evidence import Solution, halves, solve
 from litebert.tasks.few_shot import Reading, views_of
@@ -27,7 +27,9 @@ SPECIAL = 0.05
 CLEAR = 500
 """With more examples than these the usual sides do, and all others would take longer than reading."""
 NESTED = 80
-"""With more examples it would take too long to choose again without each."""
+"""With more examples it would take too long to choose again without each; with fewer, likeness is never bent."""
+BENT_RIDGE = 0.3
+"""The usual penalty where it is."""
 HALVINGS = 8
 
 
@@ -39,6 +41,8 @@ class Sides:
     tokens: bool
     """Or, of a pair, how many of them its texts share."""
     views: tuple[View, ...] = ("whole",)
+    bent: bool = False
+    """Does what is nearly equal count for more than in proportion? See `likeness`."""
 
     @property
     def means(self) -> list[tuple[int, View]]:
@@ -98,7 +102,7 @@ class Seen:
             return rows
         found = np.zeros((len(counts), rows.shape[1]), dtype=np.float32)
         np.add.at(found, self.owner, rows)
-        return found / counts[:, None]
+        return (found / counts[:, None]).astype(np.float32)
 
     def places(self, sides: Sides) -> list[int]:
         """Of their means among all."""
@@ -167,9 +171,11 @@ class Choice:
         """Behind the examples, of these classes, stand names of the classes `named`; `forced`: they must be used."""
         self._classes, self._count, self._named = classes, count, len(named) > 0
         self._owners = np.concatenate([classes, named])
-        self._alike = {one: _likeness(seen.from_sides(one, centre)) for one in _single(seen.all)}
+        alone = {one: seen.from_sides(one, centre) for one in _single(seen.all)}
+        self._cosines = {one: rows @ rows.T for one, rows in alone.items()}
         pairs = "apart" in seen.all.views
         sides = candidates(max(seen.all.depths), pairs)[: 1 if len(classes) > CLEAR else None]
+        sides += [replace(one, bent=True) for one in sides if len(classes) > NESTED]
         with_names = [False, True] if self._named and not forced else [self._named]
         self._possible = [(one, use_names) for one in sides for use_names in with_names]
 
@@ -208,11 +214,12 @@ class Choice:
         """And the rows it is made of."""
         names = np.arange(len(self._classes), len(self._owners)) if use_names else np.arange(0)
         rows = np.concatenate([kept, names])
-        owners, likeness = self._owners[rows], self._likeness(sides)[np.ix_(rows, rows)]
-        return solve(likeness, owners, self._count, len(names), roughly=True), rows
+        owners, alike = self._owners[rows], self._likeness(sides)[np.ix_(rows, rows)]
+        ridge = BENT_RIDGE if sides.bent else 0.0
+        return solve(alike, owners, self._count, len(names), roughly=True, ridge=ridge), rows
 
     def _likeness(self, sides: Sides) -> np.ndarray:
-        return np.mean([self._alike[one] for one in _single(sides)], axis=0)
+        return _likeness(np.mean([self._cosines[one] for one in _single(sides)], axis=0), sides.bent)
 
 
 def _best(losses: np.ndarray) -> np.ndarray:  # (choices, M) -> (M,)
@@ -226,20 +233,24 @@ def _single(sides: Sides) -> list[Sides]:
     return [Sides((depth,), False, (view,)) for depth, view in sides.means] + [Sides((), True)] * sides.tokens
 
 
-def _likeness(rows: np.ndarray) -> np.ndarray:
-    found: np.ndarray = rows @ rows.T
+def likeness_of(rows: np.ndarray, bent: bool) -> np.ndarray:  # (N, F) -> (N, N)
+    return _likeness(rows @ rows.T, bent)
+
+
+def _likeness(cosines: np.ndarray, bent: bool) -> np.ndarray:
+    found: np.ndarray = likeness(torch.from_numpy(cosines), bent).numpy()
     return found
 
 
-def with_half(rows: np.ndarray, owners: np.ndarray, examples: int) -> float | None:
+def with_half(alike: np.ndarray, owners: np.ndarray, examples: int) -> float | None:
     """How many of one half of the examples the other half gets right; None where a class has fewer than four. Behind
     the examples stand names of classes."""
     classes, count = owners[:examples], int(owners.max()) + 1
     if np.bincount(classes, minlength=count).min() < 4:
         return None
-    alike, right = _likeness(rows), []
+    right = []
     for some, rest in halves(classes, HALVINGS):
-        kept = np.concatenate([some, np.arange(examples, len(rows))])
-        solution = solve(alike[np.ix_(kept, kept)], owners[kept], count, len(rows) - examples, roughly=True)
+        kept = np.concatenate([some, np.arange(examples, len(alike))])
+        solution = solve(alike[np.ix_(kept, kept)], owners[kept], count, len(alike) - examples, roughly=True)
         right.append(((alike[np.ix_(rest, kept)] @ solution.weights).argmax(1) == classes[rest]).mean())
     return float(np.mean(right))

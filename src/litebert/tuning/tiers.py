@@ -209,7 +209,7 @@ class _Contest:
         model, adapters = tune(self.base, records, owners, tier)
         depths = tuple(sorted({*before.depths, self.base.config.num_hidden_layers}))
         views: tuple[View, ...] = tuple(dict.fromkeys(("whole", *before.views)))  # what was tuned must be seen
-        tuning = Tuning(tier, Sides(depths, before.tokens, views), before.label_names, before.ridge)
+        tuning = Tuning(tier, Sides(depths, before.tokens, views, before.bent), before.label_names, before.ridge)
         if asked is not None:
             tuning = replace(
                 tuning, scale=asked.scale, familiar=tuple(asked.familiar.tolist()), accuracy=asked.accuracy,
