@@ -57,8 +57,8 @@ def tour(config: Config, console: Console, began: float) -> Path | None:
 
     say(console, 3, STEPS, f"adapt it to all {seen} labelled messages, and fine-tune it on them")
     taught = finetune.Config(
-        model=CHINESE, train=train, out=config.out / "finetuned", epochs=config.epochs, batch_size=16, seed=config.seed,
-        device="cpu",
+        model=CHINESE, train=train, out=config.out / "finetuned", epochs=config.epochs, batch_size=16,
+        learning_rate=1e-4, seed=config.seed, device="cpu",
     )  # fmt: skip
     models |= {f"litebert adapt, {of_all}": _adapted(train), f"litebert finetune, {of_all}": taught.out}
     if finetune.run(taught):
