@@ -105,6 +105,6 @@ def test_only_optional_imports_reach_beyond_the_core() -> None:
                 assert name in core or name in sys.stdlib_module_names, f"{path.name} imports {name} at its top"
 
 
-def test_the_package_is_typed_and_ships_its_example() -> None:
+def test_the_package_is_typed_and_ships_its_examples() -> None:
     assert (SOURCE / "py.typed").is_file()
-    assert (SOURCE / "examples" / "tickets.csv").is_file()
+    assert {path.name for path in (SOURCE / "examples").iterdir()} == {"tickets.csv", "tickets-zh.csv"}

@@ -31,6 +31,12 @@ CLOZE = {
     "The river flows into the Atlantic [MASK].": {"Ocean", "ocean"},
     "He studied law at the University [MASK] Oxford.": {"of", "at"},
 }
+CHINESE_CLOZE = {
+    "他们结婚后生了两个[MASK]。": {"孩子", "女儿", "儿子", "子女"},
+    "该书于1987年由商务印书馆[MASK]。": {"出版", "发行"},
+    "他于1920年出生于上海，1985年在北京[MASK]。": {"去世", "逝世", "病逝", "出生"},
+    "这部电影由他[MASK]。": {"执导", "导演", "主演", "编剧", "制作", "创作"},
+}
 
 
 @pytest.fixture(scope="module", params=list(builtin.FOLDERS))
@@ -91,6 +97,14 @@ def test_it_knows_english(english: Model) -> None:
     found = {text: english.fill_mask(text, top=1)[0] for text in CLOZE}
     right = [text for text, wanted in CLOZE.items() if found[text].token.removeprefix("▁") in wanted]  # type: ignore[union-attr]
     assert len(right) >= len(CLOZE) - 1, found
+
+
+@pytest.mark.skipif(builtin.CHINESE not in builtin.FOLDERS, reason=f"the weights of {builtin.CHINESE} are not here")
+def test_it_knows_chinese() -> None:
+    chinese = litebert.load(builtin.CHINESE)
+    found = {text: chinese.fill_mask(text) for text in CHINESE_CLOZE}
+    right = [text for text, wanted in CHINESE_CLOZE.items() if {fill.token for fill in found[text]} & wanted]  # type: ignore[union-attr]
+    assert len(right) >= len(CHINESE_CLOZE) - 1, found
 
 
 def test_sentences_that_mean_the_same_are_closer(english: Model) -> None:

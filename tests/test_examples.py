@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import torch
 from safetensors import safe_open
 
 import litebert
-from litebert.cli import main
+from litebert.cli import main, parse
 from litebert.data.shards import Shards
 from litebert.predict import Model
 from litebert.tasks import Answer
@@ -32,6 +33,51 @@ DOCUMENTS = [SENTENCES[start : start + 8] for start in range(0, len(SENTENCES), 
 def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(EXAMPLES / script), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+SCRIPTS = {
+    "make.sh": ["corpus", "tasks", "out"],
+    "make-zh.sh": ["zh.txt", "tasks", "out"],
+    "measure.sh": ["litebert-base-en", "shards", "tasks", "out"],
+}
+
+
+def said_by(script: str, folder: Path) -> list[list[str]]:
+    """The commands that a script gives, with stand-ins that do nothing for the programs it calls."""
+    (folder / "bin").mkdir()
+    (folder / "zh.txt").write_text("一\n", encoding="utf-8")
+    for program in ("litebert", "python", "opencc"):
+        (folder / "bin" / program).write_text(f'#!/bin/sh\necho "{program} $*" >> said\n')
+        (folder / "bin" / program).chmod(0o755)
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    command = ["bash", str(EXAMPLES / "builtin" / script), *SCRIPTS[script]]
+    done = subprocess.run(command, cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [line.split() for line in (folder / "said").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_command_of_a_script_has_these_flags(script: str, tmp_path: Path) -> None:
+    said = said_by(script, tmp_path)
+    ours = [words[1:] for words in said if words[0] == "litebert"]
+    assert ours
+    for recipe, *flags in ours:
+        parse(import_module(f"litebert.recipes.{recipe}").Config, recipe, flags)
+    for other in (words[1] for words in said if words[0] == "python" and words[1] != "-c"):
+        assert Path(other).is_file()
+
+
+def test_what_is_made_is_not_made_again_and_a_stopped_run_goes_on(tmp_path: Path) -> None:
+    for done in ("simplified.txt", "tokenizer/tokenizer.json", "shards/index.json", "pretrained/checkpoints/latest"):
+        (tmp_path / "out" / done).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "out" / done).touch()
+    said = said_by("make-zh.sh", tmp_path)
+    assert [words[:2] for words in said] == [
+        ["python", str(EXAMPLES / "builtin" / "evaluation_texts.py")],
+        ["litebert", "pretrain"],
+        ["python", "-c"],
+    ]
+    assert said[1][-1] == "--resume"
 
 
 def test_texts_of_test_sets_are_gathered_from_every_kind_of_file(tmp_path: Path) -> None:

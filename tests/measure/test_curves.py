@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import warnings
 
 import pytest
 from hypothesis import given
@@ -151,6 +152,12 @@ def test_titles_and_labels_are_text() -> None:
     drawing += draw_confusion([HOSTILE, "$a_b$"], [[3, 1], [0, 2]], HOSTILE)
     assert "<script" not in drawing
     assert "$a_b$" in drawing  # not taken for a formula
+
+
+def test_names_in_scripts_that_matplotlib_has_no_letters_for_are_drawn_by_the_page() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert texts(draw_confusion(["账单", "物流"], [[3, 1], [0, 2]], "caption"))[:2] == ["账单", "物流"]
 
 
 # --- what is drawn of a curve -----------------------------------------------------------------------------------------

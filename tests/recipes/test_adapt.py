@@ -33,7 +33,12 @@ def test_adapted_models_predict_and_are_evaluated(
     assert {"probability", "probabilities", "unknown", "is_unknown"} < set(answers[0])
     asked = write_csv(tmp_path / "new.csv", [{"text": text, "label": label} for text, label in NEW.items()])
     assert litebert("evaluate", "--model", out, "--data", asked, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["metrics"]["accuracy"] == 1
+    told_too = json.loads(capsys.readouterr().out)
+    assert told_too["metrics"]["accuracy"] == 1
+    assert told_too["confusion"] == [
+        [list(NEW.values()).count(truth) * (truth == answer) for answer in told_too["labels"]]
+        for truth in told_too["labels"]
+    ]
 
 
 def test_an_adapted_model_takes_more_examples(few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -145,6 +145,7 @@ MISTAKES = [
     setting(TRAIN, f"--seed {1 << 32}", f"seed={1 << 32}", "between 0 and"),
     setting(TOKENIZE, "--seed -1", "seed=-1", "between 0 and"),
     setting("demo --out out", "--epochs 0", "epochs=0", "at least 1"),
+    setting("demo --out out", "--lang zh --steps 5", "steps is for --lang en", "leave it out"),
     # where the results go
     setting(TUNE, "--out good.csv", "good.csv: cannot hold", *NO_FOLDER),
     setting(TRAIN, "--out good.csv/x", "good.csv/x: cannot hold", *NO_FOLDER),

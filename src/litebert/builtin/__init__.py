@@ -6,6 +6,8 @@ from pathlib import Path
 
 DEFAULT = "litebert-base-en"
 """What commands take where no model is given."""
+CHINESE = "litebert-small-zh"
+"""For texts in simplified characters."""
 
 FOLDERS = {path.parent.name: path.parent for path in sorted(Path(__file__).parent.glob("*/config.json"))}
 """Where they are, by name."""

@@ -7,6 +7,7 @@ import io
 import itertools
 import math
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -333,7 +334,11 @@ def as_svg(figure: Any, title: str, **layout: Any) -> str:
 
     buffer = io.StringIO()
     nothing: Mapping[str, None] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": title}):  # text as text: sharp, and read out to the blind
+    with (
+        rc_context({"svg.fonttype": "none", "svg.hashsalt": title}),  # text as text: sharp, and read out to the blind
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the reader's page has one for it
         figure.savefig(buffer, format="svg", transparent=True, metadata=nothing, **layout)
     drawing = buffer.getvalue()[buffer.getvalue().index("<svg") :]
     box = re.search(r'viewBox="([^"]+)"', drawing)

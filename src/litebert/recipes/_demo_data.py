@@ -14,7 +14,11 @@ from typing import Any
 from litebert.errors import DataError
 from litebert.files import atomic_write
 
-TICKETS = Path(__file__).parent.parent / "examples" / "tickets.csv"
+TICKETS = {
+    lang: Path(__file__).parent.parent / "examples" / name
+    for lang, name in (("en", "tickets.csv"), ("zh", "tickets-zh.csv"))
+}
+"""Labelled messages, by language."""
 
 NAMES = {
     "item": ["desk lamp", "garden chair", "coffee grinder", "rain jacket", "tea pot", "wall clock", "bike pump",
@@ -92,9 +96,9 @@ def _sentences(path: Path) -> Iterator[str]:
                     yield sentence
 
 
-def split_tickets(out: Path, seed: int) -> tuple[Path, Path]:
+def split_tickets(out: Path, lang: str, seed: int) -> tuple[Path, Path]:
     """Two thirds to learn from, one third to be measured on, class by class."""
-    with TICKETS.open(encoding="utf-8", newline="") as file:
+    with TICKETS[lang].open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     random.Random(seed).shuffle(rows)
     parts: dict[str, list[dict[str, str]]] = {"train": [], "test": []}

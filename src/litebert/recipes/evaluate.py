@@ -220,7 +220,9 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
 def _confusion(task: Any, judgements: list[Judgement]) -> tuple[list[str], list[list[int]]]:
     from collections import Counter
 
-    if task.name != "classify" or len(task.labels) > COUNTED_LABELS:
+    from litebert.tasks import Classify
+
+    if not isinstance(task, Classify) or len(task.labels) > COUNTED_LABELS:
         return [], []
     pairs = Counter((one.truth, one.answer) for one in judgements)
     return task.labels, [[pairs[truth, answer] for answer in task.labels] for truth in task.labels]
