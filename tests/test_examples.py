@@ -39,6 +39,7 @@ SCRIPTS = {
     "make.sh": ["corpus", "tasks", "out"],
     "make-zh.sh": ["zh.txt", "tasks", "out"],
     "measure.sh": ["litebert-base-en", "shards", "tasks", "out"],
+    "measure-zh.sh": ["litebert-small-zh", "shards", "tasks", "out"],
 }
 
 
@@ -57,7 +58,7 @@ def said_by(script: str, folder: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_every_command_of_a_script_has_these_flags(script: str, tmp_path: Path) -> None:
+def test_litebert_knows_every_flag_that_a_script_gives_it(script: str, tmp_path: Path) -> None:
     said = said_by(script, tmp_path)
     ours = [words[1:] for words in said if words[0] == "litebert"]
     assert ours

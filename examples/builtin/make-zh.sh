@@ -21,7 +21,7 @@ fi
   litebert tokenizer --input "$out/simplified.txt" --kind unigram --vocab-size 10000 --out "$out/tokenizer"
 [ -e "$out/evaluation.txt" ] || python "$here/evaluation_texts.py" "$tasks" --out "$out/evaluation.txt"
 [ -e "$out/shards/index.json" ] ||
-  litebert prepare --input "$out/simplified.txt" --tokenizer "$out/tokenizer" --language zh --words jieba \
+  litebert prepare --input "$out/simplified.txt" --tokenizer "$out/tokenizer" --words jieba \
     --exclude "$out/evaluation.txt" --out "$out/shards"
 
 # whole words are hidden: of most, one character gives the other away

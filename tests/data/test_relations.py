@@ -41,6 +41,16 @@ def test_relations_have_the_names_that_stand_beside(tmp_path: Path) -> None:
     assert [row.values["label"] for row in rows] == ["P177", "mother"]
 
 
+@pytest.mark.parametrize(
+    "names",
+    [{"P177": "crosses", "P25": "capital"}, {"P177": ["None"], "P25": ["None"]}, {"P177": [], "P25": [1]}],
+)
+def test_relations_that_would_be_called_the_same_keep_their_ids(tmp_path: Path, names: dict[str, Any]) -> None:
+    (tmp_path / "pid2name.json").write_text(json.dumps(names), encoding="utf-8")
+    rows = read_rows(write(tmp_path, {"P177": [BRIDGE], "P25": [MOTHER]}))
+    assert [row.values["label"] for row in rows] == ["P177", "P25"]
+
+
 @pytest.mark.parametrize("wrong", [{"h": ["one", "Q1", [[99]]]}, {"t": None}, {"h": ["one"]}])
 def test_a_sentence_that_does_not_fit_is_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
     path = write(tmp_path, {"P177": [BRIDGE], "P25": [MOTHER, MOTHER | wrong]})

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import litebert
 from litebert.errors import CheckpointError, ConfigError, DataError
@@ -304,7 +305,8 @@ def test_other_weights_than_its_own_are_refused(model: Model, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "wrong",
     [{"labels": ["food", "food"]}, {"labels": [1, 2]}, {"levels": [1.0]}, {"levels": [0.0, 1.0]}, {"examples": []},
-     {"familiar": None}, {"familiar": ["x"]}, {"evidence": {"depths": [99]}}, {"evidence": {"views": ["zzz"]}}],
+     {"familiar": None}, {"familiar": ["x"]}, {"evidence": {"depths": [99]}}, {"evidence": {"views": ["zzz"]}},
+     {"evidence": {"bent": 1}}],
 )  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(model: Model, tmp_path: Path, wrong: dict[str, Any]) -> None:
     model.save(tmp_path / "base")
@@ -332,6 +334,14 @@ def test_damage_is_named(adapted: Adapted, tmp_path: Path, harm: str) -> None:
         content["labels"].append("one more")
     settings.write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match=r"lacks labels; adapt again|is damaged \(.*\); adapt again"):
+        litebert.load(tmp_path)
+
+
+def test_a_folder_of_an_earlier_version_says_so(adapted: Adapted, tmp_path: Path) -> None:
+    adapted.save(tmp_path)
+    tensors = load_file(tmp_path / "few_shot.safetensors")
+    save_file({name: tensors[name] for name in ("around", "centre", "frequency")}, tmp_path / "few_shot.safetensors")
+    with pytest.raises(CheckpointError, match="saved by an earlier litebert; adapt again"):
         litebert.load(tmp_path)
 
 

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from litebert.errors import ConfigError
-from litebert.predict.sides import NESTED, Choice, Seen, Sides, candidates, likeness_of, readable, with_half
+from litebert.predict.sides import (
+    NESTED,
+    Choice,
+    Seen,
+    Sides,
+    candidates,
+    likeness_of,
+    readable,
+    usual_ridge,
+    with_half,
+)
 from litebert.tasks.evidence import solve
 
 
@@ -59,12 +69,12 @@ def test_the_side_that_tells_classes_apart_is_found(per_class: int, signal: floa
 def test_half_of_the_examples_tell_less() -> None:
     seen, owners = noise(8, 5, False, 1, signal=0.7)
     rows = seen.from_sides(Sides((12,), False), seen.means.mean(0))
-    half = with_half(rows @ rows.T, owners, len(owners))
+    half = with_half(rows @ rows.T, owners, len(owners), usual_ridge(False))
     told = choice_of(seen, owners, False).told()
     assert half is not None
     assert told is not None
     assert 0.2 < half <= (told == owners).mean() + 0.05
-    assert with_half(rows[:-5], owners[:-5], len(owners) - 5) is None  # three of the last class
+    assert with_half(rows[:-5], owners[:-5], len(owners) - 5, 1.0) is None  # three of the last class
 
 
 def test_windows_of_a_text_speak_together() -> None:
@@ -95,6 +105,8 @@ def test_likeness_is_bent_where_the_middle_of_a_class_says_nothing() -> None:
     assert sides.bent
     assert told is not None
     assert (told == owners).mean() > 0.9
+    bent = likeness_of(seen.from_sides(sides, seen.means.mean(0)), bent=True)
+    assert with_half(bent, owners, len(owners), usual_ridge(True)) > 0.85  # type: ignore[operator]
     straight = solve(likeness_of(seen.from_sides(sides, seen.means.mean(0)), bent=False), owners, 2)
     assert (straight.left_out.argmax(1) == owners).mean() < 0.7
     few = np.r_[:20, 60:80]

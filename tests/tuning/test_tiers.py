@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 import litebert
 from litebert.errors import ConfigError
-from litebert.predict import Adapted, Model
+from litebert.predict import Adapted, Model, sides
 from litebert.tasks.few_shot import FewShot
 from litebert.tuning import contrast, tiers
 from litebert.tuning.tiers import adapt, tuned
@@ -156,3 +157,17 @@ def test_the_only_example_of_a_class_is_learned_by_both_halves_and_not_asked(mod
     found = adapt(model, [*texts, "milk"], [*labels, "c"], budget_s=ENOUGH, label_names=False)
     assert len(found.evidence.tried) == 3
     assert found.labels == ["a", "b", "c"]
+
+
+def test_a_tuned_model_is_bent_only_where_those_that_were_asked_were(
+    model: Model, helpful: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, labels = texts_of(100, 0)  # halves of 50 are never bent
+    instant = adapt(model, texts, labels, budget_s=0)
+    instant.evidence = replace(instant.evidence, bent=True, ridge=0.1)
+    assert not tuned(instant, "full").evidence.bent
+    monkeypatch.setattr(sides, "BENDING", 0)
+    monkeypatch.setattr(
+        sides, "_best", lambda losses: np.full(losses.shape[1], len(losses) - 1)
+    )  # the last: a bent one
+    assert tuned(instant, "full").evidence.bent

@@ -7,7 +7,8 @@ The file pid2name.json beside it says what relations are called: {"P177": ["cros
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,18 @@ def is_relations(value: Mapping[str, Any]) -> bool:
 
 def relation_rows(value: Mapping[str, Any], path: Path) -> Iterator[dict[str, str]]:
     """Text and label of every sentence."""
-    beside = path.parent / "pid2name.json"
-    names = read_json(beside) if beside.is_file() else {}
+    names = names_of(value, path.parent / "pid2name.json")
     for relation, sentences in value.items():
         for sentence in sentences:
-            yield {"text": marked(sentence), "label": names.get(relation, [relation])[0]}
+            yield {"text": marked(sentence), "label": names[relation]}
+
+
+def names_of(relations: Iterable[str], beside: Path) -> dict[str, str]:
+    """What relations are called; where nothing is said, or two would be called the same, by their ids."""
+    said = read_json(beside) if beside.is_file() else {}
+    names = {one: said[one][0] if isinstance(said.get(one), list) and said[one] else one for one in relations}
+    often = Counter(map(str, names.values()))
+    return {one: name if isinstance(name, str) and often[name] == 1 else one for one, name in names.items()}
 
 
 def marked(sentence: Mapping[str, Any]) -> str:

@@ -88,9 +88,9 @@ def _read_counts(path: Path, vocabulary: list[str]) -> np.ndarray:  # (V,)
         raise CheckpointError(f"{path}: does not weigh this tokenizer's vocabulary; download the folder again")
     try:
         found = np.array([weights.get(token, rest) for token in vocabulary], dtype=np.float64)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise CheckpointError(f"{path}: a weight is not a number; download the folder again") from error
-    if not ((found >= 0) & (found < MOST)).all():
+    if not ((found >= 0) & (found < MOST)).all() or not found.any():
         raise CheckpointError(f"{path}: a weight is not between 0 and {MOST:.0e}; download the folder again")
     return found.astype(np.float32)
 

@@ -85,12 +85,22 @@ class FewShotHead(nn.Module):
                 raise ValueError(f"a number is not between 0 and {end}")
         if not all(bool(torch.isfinite(value).all()) for value in self.buffers()):
             raise ValueError("a value is not a number")
+        if any(
+            value.numel() and float(value.abs().max()) > 1.001 for value in (self.rows, self.values, self.frequency)
+        ):
+            raise ValueError("a feature or a frequency is not below 1")
+        if not bool((self.frequency > 0).all()):
+            raise ValueError("a frequency is not above 0")
 
     def forward(self, means: Tensor, tokens: Tensor | None) -> Tensor:  # (S, M, H), (S, P) -> (S, C)
         with torch.autocast(means.device.type, enabled=False):
             rows = features_of(means - self.centre, tokens if self.pieces else None)
             own, pieces = rows.split([self.rows.shape[1], self.pieces], dim=1)
-            cosines = (own @ self.rows.T).index_add_(1, self.owners, pieces[:, self.places] * self.values)
+            known = torch.sparse_coo_tensor(
+                torch.stack([self.owners, self.places]), self.values, (len(self.rows), self.pieces),
+                check_invariants=False, is_coalesced=True,
+            )  # fmt: skip
+            cosines = own @ self.rows.T + torch.sparse.mm(known, pieces.T).T
             return likeness(cosines, self.bent) @ self.weights
 
     def read(self, encoder: Encoder, ids: Tensor, real: Tensor, type_ids: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -30,7 +30,7 @@ from litebert.model.adapters import DepthAdapters
 from litebert.model.few_shot import FewShotHead, View
 from litebert.predict.given import Evidence, Given, Tuning
 from litebert.predict.model import Model
-from litebert.predict.sides import Around, Choice, Reader, Sides, likeness_of, readable, with_half
+from litebert.predict.sides import Around, Choice, Reader, Sides, likeness_of, readable, usual_ridge, with_half
 from litebert.tasks.evidence import Solution, solve
 from litebert.tasks.few_shot import FewShot, familiarity, levels_of, pieces_for
 from litebert.tasks.text import TextInput
@@ -174,6 +174,10 @@ class Saved:
             tuning = None if self.tuning is None else Tuning(
                 **_tuples(self.tuning) | {"sides": evidence.sides})  # fmt: skip
             tensors = safetensors.torch.load_file(self.path / TENSORS)
+            if "rows" not in tensors:
+                raise CheckpointError(
+                    f"{self.path}: was saved by an earlier litebert; adapt again to the same examples"
+                )
             around = Around(self.around, tensors.pop("around").numpy())
             learned = {name: tensors.pop(name) for name in list(tensors) if name.startswith(ADAPTERS)}
             adapters = _adapters_of({name.removeprefix(ADAPTERS): value for name, value in learned.items()})
@@ -195,6 +199,8 @@ class Saved:
         """What is not caught by putting it together."""
         if not set(evidence.depths) <= set(range(1, passes + 1)) or not set(evidence.views) <= set(get_args(View)):
             raise ValueError(f"depths {evidence.depths}, views {evidence.views}")
+        if not isinstance(evidence.bent, bool):
+            raise ValueError(f"bent {evidence.bent}")
         if not all(isinstance(label, str) for label in self.labels) or len(set(self.labels)) < len(self.labels):
             raise ValueError("labels must be different names")
         levels = np.asarray(self.levels, dtype=float)
@@ -306,7 +312,7 @@ def solved(
     evidence = Evidence(
         len(records), count, _accuracy(told, classes),
         max(Counter(classes.tolist()).values()) / len(classes),
-        with_half(alike, owners, len(records)) if told is not None else None,
+        with_half(alike, owners, len(records), usual_ridge(sides.bent)) if told is not None else None,
         sides.depths, sides.tokens, use_names, solution.ridge, time.perf_counter() - began,
         _mistakes(records, task, told, solution), given.remarks, sides.views, bent=sides.bent,
         asked=sum(size for size in np.bincount(classes).tolist() if size > 1),

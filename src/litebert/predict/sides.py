@@ -16,7 +16,7 @@ from torch import Tensor
 from litebert.errors import ConfigError
 from litebert.model.few_shot import View, features_of, likeness
 from litebert.predict.model import Model
-from litebert.tasks.evidence import Solution, halves, solve
+from litebert.tasks.evidence import USUAL_RIDGE, Solution, halves, solve
 from litebert.tasks.few_shot import Reading, views_of
 from litebert.tasks.text import TextInput
 
@@ -27,9 +27,11 @@ SPECIAL = 0.05
 CLEAR = 500
 """With more examples than these the usual sides do, and all others would take longer than reading."""
 NESTED = 80
-"""With more examples it would take too long to choose again without each; with fewer, likeness is never bent."""
+"""With more examples it would take too long to choose again without each."""
+BENDING = 80
+"""With more examples likeness may be bent; fewer cannot tell whether it should (docs/log.md)."""
 BENT_RIDGE = 0.3
-"""The usual penalty where it is."""
+"""What `USUAL_RIDGE` is, where likeness is bent."""
 HALVINGS = 8
 
 
@@ -93,7 +95,8 @@ class Seen:
     """(W,) which text a window belongs to."""
 
     def from_sides(self, sides: Sides, centre: np.ndarray) -> np.ndarray:  # (N, F)
-        """The mean of the windows of each text, as its scores will be."""
+        """The mean of the windows of each text. Its scores will be the mean of the windows' scores: the same, or where
+        likeness is bent nearly the same."""
         means = torch.from_numpy((self.means - centre)[:, self.places(sides)])
         tokens = torch.from_numpy(self.tokens) if sides.tokens and self.tokens is not None else None
         rows = features_of(means, tokens).numpy()
@@ -175,7 +178,7 @@ class Choice:
         self._cosines = {one: rows @ rows.T for one, rows in alone.items()}
         pairs = "apart" in seen.all.views
         sides = candidates(max(seen.all.depths), pairs)[: 1 if len(classes) > CLEAR else None]
-        sides += [replace(one, bent=True) for one in sides if len(classes) > NESTED]
+        sides += [replace(one, bent=True) for one in sides if len(classes) > BENDING]
         with_names = [False, True] if self._named and not forced else [self._named]
         self._possible = [(one, use_names) for one in sides for use_names in with_names]
 
@@ -215,8 +218,7 @@ class Choice:
         names = np.arange(len(self._classes), len(self._owners)) if use_names else np.arange(0)
         rows = np.concatenate([kept, names])
         owners, alike = self._owners[rows], self._likeness(sides)[np.ix_(rows, rows)]
-        ridge = BENT_RIDGE if sides.bent else 0.0
-        return solve(alike, owners, self._count, len(names), roughly=True, ridge=ridge), rows
+        return solve(alike, owners, self._count, len(names), roughly=True, ridge=usual_ridge(sides.bent)), rows
 
     def _likeness(self, sides: Sides) -> np.ndarray:
         return _likeness(np.mean([self._cosines[one] for one in _single(sides)], axis=0), sides.bent)
@@ -233,6 +235,10 @@ def _single(sides: Sides) -> list[Sides]:
     return [Sides((depth,), False, (view,)) for depth, view in sides.means] + [Sides((), True)] * sides.tokens
 
 
+def usual_ridge(bent: bool) -> float:
+    return BENT_RIDGE if bent else USUAL_RIDGE
+
+
 def likeness_of(rows: np.ndarray, bent: bool) -> np.ndarray:  # (N, F) -> (N, N)
     return _likeness(rows @ rows.T, bent)
 
@@ -242,7 +248,7 @@ def _likeness(cosines: np.ndarray, bent: bool) -> np.ndarray:
     return found
 
 
-def with_half(alike: np.ndarray, owners: np.ndarray, examples: int) -> float | None:
+def with_half(alike: np.ndarray, owners: np.ndarray, examples: int, ridge: float) -> float | None:
     """How many of one half of the examples the other half gets right; None where a class has fewer than four. Behind
     the examples stand names of classes."""
     classes, count = owners[:examples], int(owners.max()) + 1
@@ -251,6 +257,8 @@ def with_half(alike: np.ndarray, owners: np.ndarray, examples: int) -> float | N
     right = []
     for some, rest in halves(classes, HALVINGS):
         kept = np.concatenate([some, np.arange(examples, len(alike))])
-        solution = solve(alike[np.ix_(kept, kept)], owners[kept], count, len(alike) - examples, roughly=True)
+        solution = solve(
+            alike[np.ix_(kept, kept)], owners[kept], count, len(alike) - examples, roughly=True, ridge=ridge
+        )
         right.append(((alike[np.ix_(rest, kept)] @ solution.weights).argmax(1) == classes[rest]).mean())
     return float(np.mean(right))

@@ -42,7 +42,7 @@ ASKED = (
 
 
 def tour(config: Config, console: Console, began: float) -> Path | None:
-    """From hidden words to answers; the best classifier, or None when a stop was asked for."""
+    """From hidden words to answers; the adapted classifier, or None when a stop was asked for."""
     say(console, 1, STEPS, f"fill hidden words with {CHINESE}, which comes along")
     console.print(SCRIPT, highlight=False)
     fills = _fills()
@@ -74,14 +74,15 @@ def tour(config: Config, console: Console, began: float) -> Path | None:
         **{name: one.metrics["accuracy"] for name, one in found.items()},
     }
     console.print(accuracies(scores))
-    best = max(models, key=scores.__getitem__)
-    if scores[best] < max(scores.values()):
+    asked = f"litebert adapt, {of_all}"
+    is_worse = scores[asked] < characters
+    if is_worse:
         console.print(WORSE, highlight=False)
 
-    say(console, 5, STEPS, f"ask the best of ours ({best})")
-    answers = ask(console, models[best], ASKED)
-    _write_report(config, fills, scores, found[best], best, answers, time.perf_counter() - began)
-    return models[best]
+    say(console, 5, STEPS, f"ask the one that was adapted to {of_all}")
+    answers = ask(console, models[asked], ASKED)
+    _write_report(config, fills, scores, found[asked], asked, is_worse, answers, time.perf_counter() - began)
+    return models[asked]
 
 
 def _fills() -> list[tuple[str, str]]:
@@ -106,7 +107,7 @@ def _grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
 
 def _adapted(examples: Path) -> Path:
     out = examples.with_name(f"adapted-{examples.stem}")
-    adapt.run(adapt.Config(examples=examples, out=out, model=CHINESE, device="cpu"))
+    adapt.run(adapt.Config(examples=examples, out=out, model=CHINESE, budget=0, device="cpu"))
     return out
 
 
@@ -130,7 +131,8 @@ def _write_report(
     fills: Sequence[tuple[str, str]],
     scores: Mapping[str, float],
     result: evaluate.Evaluation,
-    best: str,
+    asked: str,
+    is_worse: bool,
     answers: Any,
     seconds: float,
 ) -> None:
@@ -148,12 +150,12 @@ def _write_report(
         "建议 wishes, 表扬 praise."
     )
     report.table(["method", f"accuracy on {result.examples} unseen messages"], list(scores.items()))
-    if scores[best] < max(scores.values()):
+    if is_worse:
         report.text(WORSE)
     report.confusion(
         result.labels,
         result.confusion,
-        f"{result.examples} unseen messages: rows are the truth, columns the answers of {best}.",
+        f"{result.examples} unseen messages: rows are the truth, columns the answers of {asked}.",
     )
     report.heading("Answers")
     report.table(
@@ -163,6 +165,6 @@ def _write_report(
     report.table(
         ["message", "answer", "truth"],
         [[one.text, one.answer, one.truth] for one in result.judgements],
-        folded=f"{result.examples} messages, with the answers of {best}",
+        folded=f"{result.examples} messages, with the answers of {asked}",
     )
     report.write(config.out / "report.html")

@@ -195,7 +195,7 @@ def _by_shape(content: Mapping[str, Any]) -> Iterator[tuple[str, list[Mapping[st
     for shape, some in groupby(content["rows"], key=lambda row: row["shape"]):
         rows = list(some)
         episodes, folds = len(rows[0]["by_episode"]), len(rows[0]["folds"])
-        where = content["data"][0] if len(content["data"]) == 1 else f"{folds} folds"
+        where = f"{folds} folds" if folds > 1 else " and ".join(content["data"])
         yield f"{shape}, {episodes:,} episodes from {where}", rows
 
 
@@ -222,7 +222,7 @@ def _caption(rows: Sequence[Mapping[str, Any]]) -> str:
     known = "±: for other episodes of these classes, 19 times out of 20; "
     if len(rows[0]["folds"]) == 1:
         return known + "other classes differ more"
-    return known + "sd: the standard deviation of the folds' means, which says how much other classes differ"
+    return known + "sd: the standard deviation of the folds' means, chance of the episodes included"
 
 
 def _print_table(console: Console, rows: Sequence[Mapping[str, Any]], title: str) -> None:

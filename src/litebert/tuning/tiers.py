@@ -159,8 +159,11 @@ class _Contest:
         return self.instant if best is None or asked is None else self.made(best, asked)
 
     def made(self, tier: TunedTier, asked: Asked) -> Adapted:
-        """Of all examples."""
-        return self._tuned(tier, self.given, self.instant.evidence, asked)
+        """Of all examples. Likeness is bent only if it was in what was asked."""
+        before, half = self.instant.evidence, self._halves[0].instant.evidence
+        if before.bent and not all(one.instant.evidence.bent for one in self._halves):
+            before = replace(before, bent=False, ridge=half.ridge)
+        return self._tuned(tier, self.given, before, asked)
 
     def _seconds(self, tier: TunedTier, left: float) -> float:
         """That a tier takes: by two steps, of which the second counts, since the first also warms up."""
