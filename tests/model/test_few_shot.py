@@ -116,7 +116,15 @@ def test_a_head_reads_what_it_scores(
 
 
 def test_a_head_that_points_at_nothing_is_refused() -> None:
-    for name, value in (("owners", 2), ("places", PIECES), ("places", -1), ("values", math.nan), ("weights", math.inf)):
+    wrong = [
+        ("owners", 2),
+        ("owners", 1),
+        ("places", PIECES),
+        ("places", -1),
+        ("values", math.nan),
+        ("weights", math.inf),
+    ]
+    for name, value in [*wrong, ("frequency", 0.0), ("rows", 9.0)]:
         head = FewShotHead(4, 10, (1,), PIECES, 3, examples=2, kept=5)
         head.check()
         getattr(head, name)[0] = value

@@ -83,6 +83,8 @@ class FewShotHead(nn.Module):
         for numbers, end in ((self.owners, len(self.rows)), (self.places, self.pieces)):
             if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < end:
                 raise ValueError(f"a number is not between 0 and {end}")
+        if bool((self.owners.diff() < 0).any()):
+            raise ValueError("the order of the examples is not kept")
         if not all(bool(torch.isfinite(value).all()) for value in self.buffers()):
             raise ValueError("a value is not a number")
         if any(
