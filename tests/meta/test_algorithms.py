@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
@@ -151,7 +152,8 @@ def test_vectors_are_those_of_embed(model: Model) -> None:
     ids = [encoding.ids for encoding in model.tokenizer.encode(texts)]
     questions = Questions.of(Episode(((0,), (1,)), ((2,),)), ids, torch.device("cpu"))
     mapped = SentenceMap(np.eye(4, 32, dtype=np.float32), np.ones(4, dtype=np.float32))
-    for after in (None, mapped):
+    tokens = np.linspace(0.1, 1.0, model.tokenizer.vocab_size).astype(np.float32)
+    for after in (None, mapped, replace(mapped, tokens=tokens)):
         expected = torch.from_numpy(Model(model.albert, model.tokenizer, after=after).embed(texts))
         learner = Learner(model.encoder, "proto", "squared", after=after)
         torch.testing.assert_close(learner(questions.texts).detach(), expected, rtol=1e-4, atol=1e-5)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from litebert.data.corpus import SNIFFED_BYTES, detect_encoding, json_object
-from litebert.data.relations import is_relations, relation_rows
+from litebert.data.relations import is_relations, labelled_sentences, marked
 from litebert.errors import ConfigError, DataError, require_extra
 from litebert.files import COMPRESSED, DAMAGE, decompressed
 
@@ -233,7 +233,7 @@ def _concatenated(path: Path, text: str, source: Source) -> Iterator[Row]:
             at = text.find("\n", at) if "\n" in text[at:] else len(text)  # the next line may be whole again
             continue
         if isinstance(value, dict) and is_relations(value):
-            yield from _relations(path, value)
+            yield from _relations(path, value, source)
         elif isinstance(value, dict):
             yield Row(value, path, line)
         else:
@@ -242,15 +242,15 @@ def _concatenated(path: Path, text: str, source: Source) -> Iterator[Row]:
         at = end
 
 
-def _relations(path: Path, value: Mapping[str, Any]) -> Iterator[Row]:
-    number = 0
-    try:
-        for number, row in enumerate(relation_rows(value, path), start=1):
-            yield Row(row, path, number)
-    except (KeyError, IndexError, TypeError) as error:
-        raise DataError(
-            f"{path}, sentence {number + 1}: not as FewRel writes them ({error!r}); give it tokens, h and t"
-        ) from error
+def _relations(path: Path, value: Mapping[str, Any], source: Source) -> Iterator[Row]:
+    for number, (sentence, label) in enumerate(labelled_sentences(value, path), start=1):
+        try:
+            text = marked(sentence)
+        except (KeyError, IndexError, TypeError) as error:
+            problem = f"not as FewRel writes them ({error!r}); give it tokens, h and t"
+            source.refuse(DataError(f"{path}, sentence {number}: {problem}"))
+            continue
+        yield Row({"text": text, "label": label}, path, number)
 
 
 def _read_bytes(path: Path) -> bytes:

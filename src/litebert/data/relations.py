@@ -26,12 +26,12 @@ def is_relations(value: Mapping[str, Any]) -> bool:
     )
 
 
-def relation_rows(value: Mapping[str, Any], path: Path) -> Iterator[dict[str, str]]:
-    """Text and label of every sentence."""
+def labelled_sentences(value: Mapping[str, Any], path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Every sentence, and what its relation is called."""
     names = names_of(value, path.parent / "pid2name.json")
     for relation, sentences in value.items():
         for sentence in sentences:
-            yield {"text": marked(sentence), "label": names[relation]}
+            yield sentence, names[relation]
 
 
 def names_of(relations: Iterable[str], beside: Path) -> dict[str, str]:

@@ -91,7 +91,9 @@ def _fills() -> list[tuple[str, str]]:
 
     model = load(CHINESE)
     words: Any = [model.fill_mask(text, top=3) for text in HIDDEN]
-    told = ("  ".join(f"{fill.token} {fill.probability:.0%}" for fill in fills) for fills in words)
+    told = (
+        "  ".join(f"{fill.token.strip('▁') or 'a space'} {fill.probability:.0%}" for fill in fills) for fills in words
+    )
     return list(zip(HIDDEN, told, strict=True))
 
 

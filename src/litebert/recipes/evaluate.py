@@ -10,8 +10,8 @@ Examples:
 With --out, a page with drawings (report.html), all answers (answers.jsonl) and the figures (evaluation.json) are
 written. Several models or files give a table of every model on every file. A model that was only pre-trained is
 measured on plain text, of which it fills in hidden words. With --episodes, ways to learn from a few examples are
-compared on the same small tasks, one after the other; several files of these are folds, whose means differ by how much
-other classes matter.
+compared on the same small tasks, one after the other; several files of these are folds, and the spread of their means
+is shown.
 """
 
 from __future__ import annotations
