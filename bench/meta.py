@@ -1,6 +1,6 @@
 """Meta-train on some classes of BANKING77, then learn others from one and from five examples.
 
-  python bench/meta.py --tasks tasks --algorithms proto anil --folds 1 2 3 4 5
+  python bench/meta.py --tasks tasks --algorithms proto anil --folds 1 2 3 4 5 --jobs 5
   python bench/meta.py --tasks tasks --device cpu --folds 1 --steps 20 --batch-size 1 --test-episodes 50
 
 A fold has classes to learn from, to choose the best step by and to test on, none in two of these. Tests are 5-way with
@@ -16,6 +16,7 @@ import json
 import os
 import tempfile
 import time
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, get_args
 
@@ -33,8 +34,6 @@ from litebert.recipes._tables import Table
 from litebert.train.runtime import pick_device
 
 FROZEN = "frozen"
-Found = dict[int, list[list[Outcome]]]
-"""By the number of shots, what was reached in every fold."""
 
 
 def loaded(name: str, device: Any) -> litebert.Model:
@@ -61,16 +60,19 @@ def meta_trained(options: argparse.Namespace, folder: Path, algorithm: str, out:
     return loaded(str(out), options.device)
 
 
-def of_fold(options: argparse.Namespace, folder: Path, out: Path, found: Found) -> None:
+def of_fold(options: argparse.Namespace, fold: int, out: Path) -> dict[int, list[Outcome]]:
+    folder = options.tasks / "intents" / "folds" / "BANKING77" / "few_shot" / f"{fold:02}"
     models = {FROZEN: loaded(options.model, options.device)}
     for algorithm in options.algorithms:
         models[algorithm] = meta_trained(options, folder, algorithm, out / f"{folder.name}-{algorithm}")
     table = Table.read(folder / "test.jsonl", Source(), "")
+    found = {}
     for shots in (1, 5):
         shape = Shape((5, 5), (shots, shots), 15, options.test_episodes)
         pool = usable(table.pool, shape, str(table.path))
         episodes = [draw(pool, shape, options.seed, number) for number in range(shape.episodes)]
-        found.setdefault(shots, []).append(compare(table, episodes, models, options.methods))
+        found[shots] = compare(table, episodes, models, options.methods)
+    return found
 
 
 def line_of(shots: int, row: dict[str, Any]) -> str:
@@ -97,18 +99,16 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float)
     parser.add_argument("--length", type=int, default=64, help="tokens of a text that are read while learning")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="folds at once")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="keep the models there, and the figures in figures.jsonl")
     options = parser.parse_args()
     if "prototypes" not in options.methods:
         parser.error("--methods must have prototypes among them: the others are compared with the frozen encoder's")
-    found: Found = {}
-    with tempfile.TemporaryDirectory() as name:
-        out = options.out or Path(name)
-        for fold in options.folds:
-            of_fold(options, options.tasks / "intents" / "folds" / "BANKING77" / "few_shot" / f"{fold:02}", out, found)
+    with tempfile.TemporaryDirectory() as name, get_context("spawn").Pool(options.jobs) as pool:
+        folds = pool.starmap(of_fold, [(options, fold, options.out or Path(name)) for fold in options.folds], 1)
     print("| shots | model | method | right, % | better | folds | seconds |\n|---|---|---|---|---|---|---|")
-    rows = [(shots, row) for shots, folds in found.items() for row in figures_of(folds)]
+    rows = [(shots, row) for shots in folds[0] for row in figures_of([fold[shots] for fold in folds])]
     for shots, row in rows:
         print(line_of(shots, row))
     if options.out is not None:

@@ -29,7 +29,7 @@ if [ ! -e "$out/pretrained/config.json" ]; then
   set --
   [ -e "$out/pretrained/checkpoints/latest" ] && set -- --resume
   litebert pretrain --data "$out/shards" --preset base --hidden-size 512 --length 256 --batch-size 256 --mask word \
-    --precision fp8 --steps 4000 --out "$out/pretrained" "$@"
+    --precision fp8 --steps 5500 --out "$out/pretrained" "$@"
 fi
 
 # in bfloat16, a half of the size

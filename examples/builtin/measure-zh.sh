@@ -10,5 +10,7 @@ here=$(dirname "$0")
 mkdir -p "$out"
 python "$here/held_out.py" --model "$model" --data "$shards" --length 256 --text "$out/held-out.txt"
 litebert evaluate --model "$model" --data "$out/held-out.txt" --errors 0
-python "$here/../../bench/tasks.py" --chinese-model "$model" --tasks "$tasks" --only chnsenticorp lcqmc afqmc cluener \
+python "$here/../../bench/tasks.py" --chinese-model "$model" --tasks "$tasks" --only chnsenticorp lcqmc cluener \
   --rates 1e-4 2e-4 --seeds 5 --random 5 --jobs 10 --out "$out/tasks"
+python "$here/../../bench/tasks.py" --chinese-model "$model" --tasks "$tasks" --only afqmc --rates 3e-5 1e-4 \
+  --seeds 5 --random 5 --jobs 10 --out "$out/afqmc"

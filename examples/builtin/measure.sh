@@ -18,4 +18,4 @@ python "$here/squad.py" "$tasks"/qa/squad2_dev_half/*.json --out "$tasks/qa/squa
 python "$here/../../bench/tasks.py" --model "$model" --tasks "$tasks" --only $sets --rates 5e-5 1e-4 2e-4 3e-4 --seeds 5 --random 5 \
   --jobs 10 --out "$out/tasks"
 python "$here/../../bench/tasks.py" --model "$model" --tasks "$tasks" --only squad-shifts --epochs 2 --rates 1e-4 2e-4 \
-  --seeds 5 --random 1 --jobs 5 --out "$out/squad"
+  --seeds 5 --random 5 --jobs 5 --out "$out/squad"

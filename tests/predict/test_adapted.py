@@ -211,7 +211,8 @@ def test_texts_without_labels_say_what_is_usual(base: Model) -> None:
 def test_long_texts_are_read_to_their_end(base: Model) -> None:
     filler = "The committee met on Tuesday and talked about the budget of the coming year. " * 30
     long = {"delivery": [filler + "Where is my parcel?"], "refund": [filler + "I want my money back."]}
-    first, second = adapt(base, *pairs_of(long)).predict([text for some in long.values() for text in some])
+    told = adapt(base, *pairs_of(long), label_names=False)  # names could say more than the ends
+    first, second = told.predict([text for some in long.values() for text in some])
     assert first.probabilities["delivery"] > second.probabilities["delivery"]
 
 
