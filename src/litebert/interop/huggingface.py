@@ -6,10 +6,11 @@ key in config.json, so that transformers computes the same and we read them shar
 
 from __future__ import annotations
 
+import math
 import pickle
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from torch import Tensor, nn
 from litebert.errors import CheckpointError, ConfigError
 from litebert.files import read_json, replacing, write_json
 from litebert.interop.sentence_transformers import read_map, write_modules
-from litebert.model import Albert, AlbertConfig, pretraining_heads
+from litebert.model import Albert, AlbertConfig, Encoder, pretraining_heads
+from litebert.model.int8 import Ranges, places_of, rounded
 from litebert.model.sentences import SentenceMap
 from litebert.tasks import TASKS, Task
 from litebert.tasks.mask import Mask
@@ -31,6 +33,10 @@ from litebert.tokenizer import Tokenizer
 OURS = ("sharing", "relative_attention_distance", "depth_embedding", "lora_rank")
 """Settings transformers does not know; in config.json they stand under `litebert`."""
 WEIGHT_LIMIT_BYTES = 8 << 30
+LARGE = 1 << 16
+"""Numbers of a matrix that is not worth rounding to eight bits."""
+SCALE = ".litebert_scale"
+"""After the name of a matrix of whole numbers: what its rows are multiplied by."""
 
 _ATTENTION = {"out": "attention.dense", "norm": "attention.LayerNorm"}
 _FFN = {"widen": "ffn", "narrow": "ffn_output", "norm": "full_layer_layer_norm"}
@@ -78,6 +84,8 @@ class Folder:
     """The longest sequence the model was trained on, as far as the folder says."""
     after: SentenceMap | None = None
     """What vectors of sentences go through."""
+    int8: Ranges | None = None
+    """Weights are held in eight bits, and between what its products' inputs lie, empty if that is not known."""
 
 
 def load_folder(path: Path) -> Folder:
@@ -98,16 +106,19 @@ def load_folder(path: Path) -> Folder:
     max_length = settings.get("litebert", {}).get("max_length", config.max_position_embeddings)
     if not isinstance(max_length, int) or not 8 <= max_length <= config.max_position_embeddings:
         raise CheckpointError(f"{path / 'config.json'}: litebert.max_length={max_length!r} must fit the model")
-    return Folder(model.eval(), tokenizer, task, max_length, read_map(path, config.hidden_size, tokenizer))
+    after, int8 = read_map(path, config.hidden_size, tokenizer), _ranges_of(settings, model.encoder, path)
+    return Folder(model.eval(), tokenizer, task, max_length, after, int8)
 
 
 def save_folder(path: Path, folder: Folder, half: bool = False) -> None:
     """Write a folder that transformers, sentence-transformers and litebert load.
 
-    With `half` weights are rounded to bfloat16: half the bytes, loaded as float32 all the same. config.json comes last:
-    a folder without it is unfinished.
+    With `half` weights are rounded to bfloat16: half the bytes, loaded as float32 all the same. Eight bits are read by
+    litebert alone. config.json comes last: a folder without it is unfinished.
     """
     tensors = {name: tensor.bfloat16() if half else tensor for name, tensor in tensors_of(folder.model)}
+    if folder.int8 is not None:
+        tensors = dict(in_eight_bits(tensors))
     folder.tokenizer.save(path, folder.max_length)
     with replacing(path / "model.safetensors") as temporary:
         safetensors.torch.save_file(tensors, temporary, metadata={"format": "pt"})
@@ -159,6 +170,8 @@ def settings_of(folder: Folder) -> dict[str, Any]:
         settings |= task.settings()
     # transformers would load these and ignore what makes them different, so it must not know them
     expressible = not (config.relative_attention_distance or config.depth_embedding or config.lora_rank)
+    if folder.int8 is not None:
+        ours["int8"], expressible = folder.int8, False
     expressible = expressible and not any(theirs.startswith(_OWN_HEAD) for _, theirs, _ in name_map(folder.model))
     return settings | {
         "model_type": "albert" if expressible else "litebert",
@@ -198,7 +211,48 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for file in _shards(path) if path.suffix == ".json" else [path]:
         tensors |= _read_bin(file) if file.suffix == ".bin" else _read_safetensors(file)
+    tensors = dict(_from_eight_bits(tensors, folder))
     return {_current_name(name): tensor for name, tensor in tensors.items() if not name.endswith(_IGNORED)}
+
+
+def in_eight_bits(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Large matrices as whole numbers with a scale for each row beside them; the others as they are."""
+    for name, tensor in tensors.items():
+        if tensor.dim() != 2 or tensor.numel() <= LARGE:
+            yield name, tensor
+            continue
+        whole, scale = rounded(tensor.float())
+        yield name, whole
+        yield name + SCALE, scale
+
+
+def _from_eight_bits(tensors: Mapping[str, Tensor], folder: Path) -> Iterator[tuple[str, Tensor]]:
+    for name, tensor in tensors.items():
+        if tensor.dtype == torch.int8:
+            scale = tensors.get(name + SCALE)
+            if scale is None or scale.shape != tensor.shape[:1]:
+                raise CheckpointError(f"{folder}: {name} has no scale for each of its rows; quantize the model again")
+            yield name, tensor * scale.float()[:, None]
+        elif not (name.endswith(SCALE) and name.removesuffix(SCALE) in tensors):
+            yield name, tensor
+
+
+def _ranges_of(settings: dict[str, Any], encoder: Encoder, folder: Path) -> Ranges | None:
+    found = settings.get("litebert", {}).get("int8")
+    if found is None:
+        return None
+    fits = isinstance(found, dict) and set(found) in (set(), set(places_of(encoder)))
+    if not fits or not all(_is_range(both) for both in found.values()):
+        raise CheckpointError(
+            f"{folder / 'config.json'}: litebert.int8 must say between what numbers the inputs of products lie, or "
+            "nothing; quantize the model again"
+        )
+    return {place: (float(least), float(largest)) for place, (least, largest) in found.items()}
+
+
+def _is_range(both: Any) -> bool:
+    numbers = isinstance(both, list) and len(both) == 2 and all(type(one) in (int, float) for one in both)
+    return numbers and -math.inf < both[0] <= both[1] < math.inf
 
 
 def name_map(model: Albert) -> Iterator[tuple[str, str, int | None]]:

@@ -28,6 +28,8 @@ from litebert.model.start import initialize
 WeightAt = Callable[[str, Tensor, int, int], Tensor]
 """(name, weight, pass, passes) -> the weight as that pass of so many sees it. Names are those of the encoder's
 parameters, as in "attention.0.qkv.weight"; passes count from 0."""
+RunBlock = Callable[..., Tensor]
+"""`run_block`, or what stands in its place."""
 Seen = dict[str, Tensor]
 """A block's parameters as one pass sees them, by name; None in its place = as they are."""
 
@@ -98,9 +100,11 @@ class Encoder(nn.Module):
         """Replays small questions to a GPU."""
         self.gradient_checkpointing = False
         """Recompute each pass in the backward instead of keeping its activations."""
-        self.run_block = _run_block
+        self.run_block: RunBlock = run_block
         """One block, where passes are not one function. `torch.compile` it and every pass of every depth uses the one
         compiled block."""
+        self.unpadded = False
+        """On a CPU too, leave padding out of all but attention; worth it where that is most of the time."""
         self.weight_at: WeightAt | None = None
         """How a pass sees the weights of its layer, biases and LayerNorms included; None = as they are."""
 
@@ -191,6 +195,8 @@ class Encoder(nn.Module):
             )
         batch, length = words.shape[:2]
         mask = None if attention_mask is None else attention_mask.bool().contiguous()
+        if self.unpadded and mask is not None and bool(mask.all()):
+            mask = None
         if mask is not None and self._is_worth_packing(words, depth):
             return self._without_padding(words, mask, token_type_ids, depth, rows, tokens)
         columns = torch.arange(length, device=words.device)
@@ -203,6 +209,8 @@ class Encoder(nn.Module):
 
     def _is_worth_packing(self, words: Tensor, depth: int | None) -> bool:
         """To find the padding takes a moment, which much work makes up for."""
+        if self.unpadded:
+            return True
         small = is_small(self.config, words.shape[0] * words.shape[1], self._checked_depth(depth))
         return not small and self.can_fuse(words) and not torch.cuda.is_current_stream_capturing()
 
@@ -418,7 +426,7 @@ class Encoder(nn.Module):
         return depth
 
 
-def _run_block(
+def run_block(
     attention: Attention,
     ffn: FeedForward,
     hidden: Tensor,

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from litebert.errors import DataError
@@ -25,7 +27,9 @@ class SentenceMap:
     """(V,) how much each token counts in the mean; by default all count alike."""
 
     def __call__(self, means: np.ndarray) -> np.ndarray:  # (N, H) -> (N, D)
-        return np.asarray(means @ self.weight.T + self.bias, dtype=np.float32)
+        # by torch: numpy's own threads, waiting busily for more, would take the cores from torch's for the next text
+        given = (torch.from_numpy(np.asarray(one, dtype=np.float32)) for one in (means, self.weight, self.bias))
+        return F.linear(*given).numpy()
 
 
 def weighted_mean(states: Tensor, weights: Tensor) -> Tensor:  # (N, L, H), (N, L) -> (N, H)

@@ -17,6 +17,7 @@ from litebert.data.labelled import Source
 from litebert.errors import ConfigError, DataError
 from litebert.interop.huggingface import Folder, save_folder
 from litebert.model import Albert, AlbertConfig, Encoder
+from litebert.model.int8 import EightBlocks, Ranges, leave_int8
 from litebert.model.recorder import is_small
 from litebert.model.sentences import SentenceMap, weighted_mean
 from litebert.tasks import Mask, Task
@@ -53,6 +54,8 @@ class Model:
         """What `embed` sends the means through."""
         self.source: str | Path | None = None
         """The name or the folder it was loaded from."""
+        self.int8: Ranges | None = None
+        """Saved in eight bits; between what the inputs of its products lie, empty where that is not known."""
         self.bf16 = False
         """Compute in bfloat16: on a GPU several times as fast. Weights and answers stay float32."""
 
@@ -74,13 +77,21 @@ class Model:
     def device(self) -> torch.device:
         return self.encoder.word_embeddings.weight.device
 
+    @property
+    def answers_in_int8(self) -> bool:
+        """Does it compute from eight bits, and so learn nothing?"""
+        return isinstance(self.encoder.run_block, EightBlocks)
+
     def to(self, device: str | torch.device) -> Model:
         self.albert.to(device)
+        if self.device.type != "cpu":
+            leave_int8(self.encoder)  # whose products are a CPU's
         return self
 
     def save(self, path: str | Path, half: bool = False) -> None:
         """Write a folder that litebert, transformers and sentence-transformers load; `half`: weights in bfloat16."""
-        save_folder(Path(path), Folder(self.albert, self.tokenizer, self.task, self.max_length, self.after), half)
+        parts = (self.albert, self.tokenizer, self.task, self.max_length, self.after, self.int8)
+        save_folder(Path(path), Folder(*parts), half)
 
     def embed(self, texts: Sequence[str], batch_size: int | None = None) -> np.ndarray:
         """One vector per text, float32: the mean of its tokens' hidden states, weighted and mapped as it says."""

@@ -19,7 +19,7 @@ from litebert.errors import ConfigError, DataError
 from litebert.files import atomic_write, sha256_of
 from litebert.model import Albert, AlbertConfig
 from litebert.predict import Model, load
-from litebert.recipes._shared import write_run
+from litebert.recipes._shared import load_to_teach, write_run
 from litebert.recipes.finetune import OF_TASK
 from litebert.tasks import TASKS, TrainableTask
 from litebert.train.optimizers import warmup_linear
@@ -76,7 +76,7 @@ class Plan:
             if given is not None and not some:
                 raise DataError(f"{given}: no example can be read, the last because: {self.source.skipped[-1]}")
             self.task.check(some)  # a label that training has not seen is found before training, not after
-        self.start_from = load(config.model)
+        self.start_from = load_to_teach(config.model)
         self.length = self._checked_length()
         self.lessons = [self._lesson(self.task, records, 0)]
         for number, mixed in enumerate(config.mix, start=1):

@@ -19,8 +19,8 @@ from litebert.files import sha256_of, write_json
 from litebert.meta.algorithms import accuracy_of, loss_of
 from litebert.meta.learner import Learner, Questions
 from litebert.model import Albert
-from litebert.predict import Model, load
-from litebert.recipes._shared import write_run
+from litebert.predict import Model
+from litebert.recipes._shared import load_to_teach, write_run
 from litebert.recipes._tables import Kind, Table, practised_on
 from litebert.train.checkpointing import Checkpoints
 from litebert.train.guard import Guard
@@ -99,7 +99,7 @@ class Run:
         self.config, self.console = config, console
         self.device = pick_device(config.device)
         self.shape = Shape.parse(config.episodes)
-        self.model = load(config.model).to(self.device)
+        self.model = load_to_teach(config.model).to(self.device)
         self.length = self._checked_length()
         self.parts = self._parts()
         self.valid = self._drawn("valid", self.shape.episodes)

@@ -19,7 +19,7 @@ from litebert.data.shards import Shards
 from litebert.errors import ConfigError
 from litebert.model import Albert, AlbertConfig, preset, pretraining_heads
 from litebert.model.conditions import has_kernels
-from litebert.predict import load
+from litebert.recipes._shared import load_to_teach
 from litebert.tasks.pretraining import PretrainingObjective, grow_positions, grow_vocabulary, unigram_entropy
 from litebert.tokenizer import Tokenizer
 from litebert.train.distributed import check_parallel, distribute
@@ -243,7 +243,7 @@ def _shape(config: Config, tokenizer: Tokenizer) -> AlbertConfig:
 def _continued(name: str, tokenizer: Tokenizer) -> tuple[Albert, int]:
     """A trained model with both pre-training heads, and the shards' vocabulary: its own, or one that begins with it;
     and how long its texts are."""
-    model = load(name)
+    model = load_to_teach(name)
     mine, theirs = model.tokenizer.vocabulary(), tokenizer.vocabulary()
     if theirs[: len(mine)] != mine:
         at = next(number for number, token in enumerate(mine) if number >= len(theirs) or theirs[number] != token)

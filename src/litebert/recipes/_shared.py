@@ -41,6 +41,16 @@ def check_numbers(config: Any, *counts: str) -> None:
         raise ConfigError(f"seed={seed} must lie between 0 and {SEED_LIMIT - 1}")
 
 
+def load_to_teach(name: str) -> Model:
+    """A model that is going to learn."""
+    from litebert.predict import load
+
+    model = load(name)
+    if model.int8 is not None:
+        raise ConfigError(f"{name} is in eight bits, which do not learn; give the model that it was quantized from")
+    return model
+
+
 def set_precision(model: Model, precision: str) -> None:
     """How it answers from now on."""
     from litebert.train.runtime import answers_in_bf16

@@ -94,7 +94,7 @@ def adapt(
         places=places, advance=advance,
     )  # fmt: skip
     enough = instant.evidence.examples >= FEWEST * instant.evidence.classes
-    if instant.tuning is not None or not enough:
+    if instant.tuning is not None or not enough or instant.base.answers_in_int8:
         return instant
     contest = _Contest(instant, evenly(unlabelled, MOST_UNLABELLED), say)
     found = contest.winner(began, budget_s)

@@ -1,0 +1,207 @@
+"""One text at a time on a CPU: ours in float32 and in eight bits, beside transformers, ONNX Runtime and OpenVINO.
+
+  python bench/cpu.py --data text.txt
+  python bench/cpu.py --data text.txt --lengths 16 64 --rounds 30 --compiled
+
+Everybody takes turns in one run, with the same weights, texts of the same number of tokens, and two threads; a turn is
+a text in, its vector out, tokenisation included. Medians, with half the distance between the quartiles beside them, and
+how many times as long the others take as ours in eight bits. --data holds plain text, from which it is known between
+what numbers the inputs of products lie. Needs pip install '.[peers,export]' openvino; who is not installed is left out.
+ONNX Runtime quantizes by its own quantize_dynamic, per channel; OpenVINO takes bfloat16 where the CPU has it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import litebert
+from litebert.builtin import folder_of
+from litebert.compress import quantized
+from litebert.data.batches import Example
+from litebert.data.corpus import read_lines
+from litebert.predict import Model
+
+Answer = Callable[[str], Any]
+OURS = "litebert int8"
+REST = 0.05
+"""Seconds in which the threads of who was before, waiting busily for more, go to sleep."""
+
+
+def texts_of(model: Model, lines: list[str], length: int) -> list[str]:
+    """Some of exactly so many tokens, cut from these lines."""
+    found = []
+    for start in range(len(lines)):
+        words, text = " ".join(lines[start:]).split(), ""
+        for word in words:
+            longer = f"{text} {word}".strip()
+            count = len(model.tokenizer.encode([longer])[0].ids)
+            if count > length:
+                break
+            text = longer
+            if count == length:
+                found.append(text)
+                break
+        if len(found) == 5:
+            return found
+    raise SystemExit(f"--data has too little text for five texts of {length} tokens")
+
+
+def ours(folder: Path, examples: list[Example]) -> dict[str, Answer]:
+    model = litebert.load(folder)
+    return {
+        "litebert fp32": lambda text: model.embed([text]),
+        "litebert int8, ranges looked at": _embed(quantized(model)),
+        OURS: _embed(quantized(model, examples)),
+    }
+
+
+def _embed(model: Model) -> Answer:
+    return lambda text: model.embed([text])
+
+
+def theirs(folder: Path, compiled: bool, work: Path) -> dict[str, Answer]:
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder, attn_implementation="sdpa").eval()
+
+    def by_torch(call: Any, dtype: torch.dtype) -> Answer:
+        def answer(text: str) -> Any:
+            with torch.inference_mode(), torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+                return call(**tokenizer([text], return_tensors="pt")).last_hidden_state.float().mean(1)
+
+        return answer
+
+    found = {"transformers fp32": by_torch(model, torch.float32)}
+    if compiled:
+        found["transformers compiled, bf16"] = by_torch(torch.compile(model, dynamic=False), torch.bfloat16)
+    if find_spec("onnxruntime") and find_spec("onnxscript"):
+        path = exported(model, tokenizer, work)
+        found |= by_onnxruntime(path, tokenizer, work)
+        if find_spec("openvino"):
+            found["OpenVINO"] = by_openvino(path, tokenizer)
+    return found
+
+
+def exported(model: Any, tokenizer: Any, work: Path) -> Path:
+    """By torch's own exporter."""
+    path = work / "model.onnx"
+    given = dict(tokenizer(["one text", "another"], return_tensors="pt", padding=True))
+    axes = {0: torch.export.Dim("batch", max=64), 1: torch.export.Dim("length", max=512)}
+    with torch.inference_mode():
+        torch.onnx.export(
+            model, (), path, kwargs=given, dynamic_shapes=dict.fromkeys(given, axes), dynamo=True, verbose=False,
+            external_data=False,
+        )  # fmt: skip
+    return path
+
+
+def by_onnxruntime(path: Path, tokenizer: Any, work: Path) -> dict[str, Answer]:
+    import onnxruntime
+    from onnxruntime.quantization import QuantType, quant_pre_process, quantize_dynamic
+
+    small = work / "int8.onnx"
+    quant_pre_process(path, work / "ready.onnx", skip_symbolic_shape=True)
+    quantize_dynamic(work / "ready.onnx", small, weight_type=QuantType.QInt8, per_channel=True)
+
+    def answers(file: Path) -> Answer:
+        settings = onnxruntime.SessionOptions()
+        settings.intra_op_num_threads, settings.log_severity_level = torch.get_num_threads(), 3
+        session = onnxruntime.InferenceSession(file, settings, providers=["CPUExecutionProvider"])
+        names = {one.name for one in session.get_inputs()}
+        return lambda text: session.run(
+            None, {name: value for name, value in tokenizer([text], return_tensors="np").items() if name in names}
+        )[0].mean(1)
+
+    return {"ONNX Runtime fp32": answers(path), "ONNX Runtime int8": answers(small)}
+
+
+def by_openvino(path: Path, tokenizer: Any) -> Answer:
+    import openvino
+
+    settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": str(torch.get_num_threads())}
+    model = openvino.compile_model(path, "CPU", settings)
+    names = {name for one in model.inputs for name in one.names}
+    return lambda text: model(
+        {name: value for name, value in tokenizer([text], return_tensors="np").items() if name in names}
+    )[0].mean(1)
+
+
+def measured(contenders: dict[str, Answer], texts: list[str], rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of everybody's turns, but the first."""
+    found: dict[str, list[float]] = {who: [] for who in contenders}
+    for turn in range(rounds + 2):
+        for who, answer in contenders.items():
+            time.sleep(REST)
+            answer(texts[(turn + 1) % len(texts)])
+            began = time.perf_counter()
+            answer(texts[turn % len(texts)])
+            if turn > 1:
+                found[who].append(1000 * (time.perf_counter() - began))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="litebert-base-en")
+    parser.add_argument("--data", type=Path, required=True, help="plain text")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[16, 64, 128, 512])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument(
+        "--compiled", action="store_true", help="transformers under torch.compile too; needs a compiler"
+    )
+    parser.add_argument("--out", type=Path, help="write the figures there, JSON lines")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(2)
+    folder = folder_of(options.model)
+    model = litebert.load(folder)
+    lines = [line for line in read_lines([options.data]) if line.strip()]
+    examples = [Example([one]) for one in model.tokenizer.encode(lines[:256], max_length=128)]
+    packages = [name for name in ("torch", "transformers", "onnxruntime", "openvino") if find_spec(name)]
+    print(", ".join(f"{name} {version(name)}" for name in packages))
+    with tempfile.TemporaryDirectory() as work:
+        contenders = theirs(folder, options.compiled, Path(work)) | ours(folder, examples)
+        one = texts_of(model, lines, min(options.lengths))[0]
+        truth = contenders["transformers fp32"](one)
+        for who, answer in contenders.items():
+            if "litebert" not in who:  # whose vectors are mapped
+                near = np.asarray(answer(one)).ravel()
+                cosine = np.dot(near, truth.ravel()) / np.linalg.norm(near) / np.linalg.norm(truth)
+                print(f"{who}: cosine with transformers fp32 {cosine:.4f}")
+        print("| tokens | who | ms | ± | times as long as ours in int8 |\n|---|---|---|---|---|", flush=True)
+        for length in options.lengths:
+            found = measured(contenders, texts_of(model, lines, length), options.rounds)
+            base = statistics.median(found[OURS])
+            for who, times in found.items():
+                lower, middle, upper = statistics.quantiles(times, n=4)
+                row = {
+                    "tokens": length,
+                    "who": who,
+                    "ms": middle,
+                    "spread": (upper - lower) / 2,
+                    "ratio": middle / base,
+                }
+                print(
+                    f"| {length} | {who} | {middle:.1f} | {(upper - lower) / 2:.1f} | {middle / base:.2f} |", flush=True
+                )
+                if options.out is not None:
+                    with options.out.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""A layer in eight-bit whole numbers, for CPUs: a quarter of the bytes, and several times as fast.
+
+A weight is a whole number from -127 to 127 times a scale of its row; what goes into a product is one from 0 to 255,
+less a zero point, times a scale for all of it. oneDNN multiplies them. Because the layer is shared, its weights are
+rounded and laid out once for all passes.
+
+Shapes: T tokens in rows, R wanted rows, H hidden, W intermediate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from litebert.errors import ConfigError
+from litebert.model.albert import Attention, Encoder, FeedForward, Seen, run_block
+from litebert.model.attention import Backend, Layout, attend
+from litebert.model.config import Half
+
+MOST_WEIGHT, LEVELS = 127, 255
+FUSED = {"gelu": "none", "gelu_new": "tanh"}
+"""Activations that oneDNN computes while it multiplies, and which way."""
+Ranges = dict[str, tuple[float, float]]
+"""By place, as in "attention.0.given", the least and the largest number that goes into a product. The places of a block
+are `given` and `context` in attention, `given` and `wide` in the feed-forward half; all its passes share them."""
+
+
+def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """(rows, columns) as int8, and a scale for each row, (rows,). What comes of their product is rounded to itself."""
+    scale = weight.abs().amax(1) / MOST_WEIGHT
+    scale = scale.where(scale > 0, 1.0)
+    return (weight / scale[:, None]).round().clamp(-MOST_WEIGHT, MOST_WEIGHT).to(torch.int8), scale
+
+
+def has_int8() -> bool:
+    """Does this CPU have instructions for it? Without them products could overflow."""
+    return bool(torch.backends.mkldnn.is_available() and torch.cpu._is_vnni_supported())
+
+
+def places_of(encoder: Encoder) -> list[str]:
+    """The names that `Ranges` must have."""
+    inside = {"attention": ("given", "context"), "ffn": ("given", "wide")}
+    return [f"{name}.{place}" for name in _names_of(encoder).values() for place in inside[name.split(".")[0]]]
+
+
+def use_int8(encoder: Encoder, ranges: Mapping[str, tuple[float, float]] | None = None) -> None:
+    """From now on its passes are computed from eight bits."""
+    encoder.run_block = EightBlocks(encoder, ranges)
+    encoder.unpadded = True
+
+
+def leave_int8(encoder: Encoder) -> None:
+    encoder.run_block, encoder.unpadded = run_block, False
+
+
+class _Point(NamedTuple):
+    """How numbers are rounded."""
+
+    scale: float
+    zero: int
+    shift: Tensor
+    """The zero point and one half: what follows the point is cut off."""
+
+    @staticmethod
+    def of(least: float, largest: float) -> _Point:
+        least, largest = min(least, 0.0), max(largest, 0.0)  # 0 must be among them
+        scale = max((largest - least) / LEVELS, 1e-12)
+        zero = round(-least / scale)
+        return _Point(scale, zero, torch.tensor(zero + 0.5))
+
+
+class _Product(NamedTuple):
+    """A matrix as oneDNN wants it."""
+
+    weight: Tensor
+    scale: Tensor
+    zero: Tensor
+    bias: Tensor
+
+    @staticmethod
+    def of(layer: nn.Linear) -> _Product:
+        weight, scale = rounded(layer.weight.detach().float())
+        packed = torch.ops.onednn.qlinear_prepack(weight, None)
+        return _Product(packed, scale, torch.zeros(len(scale), dtype=torch.int32), layer.bias.detach().float())
+
+    def __call__(self, rows: Tensor, point: _Point, out: _Point | None = None, activation: str = "") -> Tensor:
+        """In float32, or after an activation rounded for the next product."""
+        answer = (1.0, 0, torch.float32, "none") if out is None else (out.scale, out.zero, torch.uint8, "gelu")
+        found: Tensor = torch.ops.onednn.qlinear_pointwise(
+            rows, point.scale, point.zero, self.weight, self.scale, self.zero, self.bias, *answer, [], activation
+        )
+        return found
+
+
+class EightBlocks:
+    """In the place of `Encoder.run_block`: blocks from eight-bit products.
+
+    Where `ranges` are given, they say how what goes into products is rounded; else each tensor is looked at.
+    """
+
+    def __init__(self, encoder: Encoder, ranges: Mapping[str, tuple[float, float]] | None = None) -> None:
+        if encoder.adapters is not None:
+            raise ConfigError(
+                "int8: this model has changes of its weights at every pass (LoRA), which int8 cannot hold"
+            )
+        if not has_int8():
+            raise ConfigError(
+                "int8: this CPU has no instructions for it (AVX-512 VNNI or AMX); load the model with engine='torch'"
+            )
+        self._points = {place: _Point.of(*both) for place, both in (ranges or {}).items()}
+        self._activation = FUSED.get(encoder.config.hidden_act)
+        self._names = _names_of(encoder)
+        self._products: dict[nn.Module, _Product] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy lays out its weights anew."""
+        return vars(self) | {"_products": {}}
+
+    def __call__(
+        self,
+        attention: Attention,
+        ffn: FeedForward,
+        hidden: Tensor,
+        layout: Layout,
+        bias: Tensor | None,
+        backend: Backend,
+        attention_seen: Seen | None = None,
+        ffn_seen: Seen | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:  # (T or R, H)
+        if (attention.training and torch.is_grad_enabled()) or attention_seen is not None or ffn_seen is not None:
+            raise ConfigError("an int8 model answers and does not learn; train the one that it was made from")
+        with torch.autocast("cpu", enabled=False), torch.no_grad():
+            hidden = self._attended(attention, hidden.float(), layout, bias, backend, rows)
+            return ffn.norm(hidden + self._fed_forward(ffn, hidden))
+
+    def _attended(
+        self, block: Attention, hidden: Tensor, layout: Layout, bias: Tensor | None, backend: Backend,
+        rows: Tensor | None,
+    ) -> Tensor:  # (T or R, H)  # fmt: skip
+        qkv = self._of(block, block.qkv, "given", hidden)
+        q, k, v = qkv.unflatten(-1, (3, block.num_heads, -1)).unbind(-3)  # (T, N, D) each
+        context = attend(q, k, v, layout, bias=bias, backend=backend).flatten(-2)  # (T, H)
+        if rows is not None:
+            hidden, context = hidden.index_select(0, rows), context.index_select(0, rows)
+        return block.norm(hidden + self._of(block, block.out, "context", context))
+
+    def _of(self, block: nn.Module, layer: nn.Linear, place: str, rows: Tensor) -> Tensor:
+        point = self._point(block, place, rows)
+        return self._product(layer)(_rounded_at(rows, point), point)
+
+    def _fed_forward(self, ffn: FeedForward, hidden: Tensor) -> Tensor:  # (R, H)
+        inner = self._points.get(f"{self._names[ffn]}.wide")
+        if inner is None or self._activation is None:
+            return self._of(ffn, ffn.narrow, "wide", ffn.activation(self._of(ffn, ffn.widen, "given", hidden)))
+        point = self._point(ffn, "given", hidden)
+        wide = self._product(ffn.widen)(_rounded_at(hidden, point), point, inner, self._activation)
+        return self._product(ffn.narrow)(wide, inner)
+
+    def _product(self, layer: nn.Linear) -> _Product:
+        if layer not in self._products:
+            self._products[layer] = _Product.of(layer)
+        return self._products[layer]
+
+    def _point(self, block: nn.Module, place: str, rows: Tensor) -> _Point:
+        known = self._points.get(f"{self._names[block]}.{place}")
+        return _Point.of(*(one.item() for one in torch.aminmax(rows))) if known is None else known
+
+
+class Observer:
+    """In the place of `Encoder.run_block`: blocks as they are, and what goes into their products."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.ranges: Ranges = {}
+        self._names = _names_of(encoder)
+
+    def __call__(self, attention: Attention, ffn: FeedForward, *given: Any) -> Tensor:
+        places = {
+            attention.qkv: (attention, "given"), attention.out: (attention, "context"),
+            ffn.widen: (ffn, "given"), ffn.narrow: (ffn, "wide"),
+        }  # fmt: skip
+        hooks = [layer.register_forward_pre_hook(self._saw(*place)) for layer, place in places.items()]
+        try:
+            return run_block(attention, ffn, *given)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _saw(self, block: nn.Module, place: str) -> Any:
+        name = f"{self._names[block]}.{place}"
+
+        def saw(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            least, largest = (one.item() for one in torch.aminmax(inputs[0]))
+            before = self.ranges.get(name, (math.inf, -math.inf))
+            self.ranges[name] = min(before[0], least), max(before[1], largest)
+
+        return saw
+
+
+def _names_of(encoder: Encoder) -> dict[nn.Module, str]:
+    return {
+        block: f"{half}.{number}"
+        for half in get_args(Half) for number, block in enumerate(getattr(encoder, half))
+    }  # fmt: skip
+
+
+def _rounded_at(rows: Tensor, point: _Point) -> Tensor:  # uint8
+    return torch.add(point.shift, rows, alpha=1 / point.scale).clamp_(0, LEVELS).to(torch.uint8)

@@ -1,0 +1,181 @@
+"""Make a model smaller and faster on CPUs: weights and products of eight bits.
+
+Examples:
+  litebert quantize --model runs/mine --data train.csv --test test.csv --out runs/int8
+  litebert quantize --data text.txt --out runs/encoder-int8
+  litebert predict --model runs/int8 --input texts.txt
+
+The folder is a model like any other, for litebert alone; it is trained no further. --data are texts such as the model
+will read, in the form of its task: from 256 of them it is known between what numbers the inputs of its products lie,
+and on 256 others it is measured how far its hidden states are off. On a CPU without instructions for eight bits, and on
+a GPU, the same weights are used in float32.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from litebert.builtin import DEFAULT
+from litebert.errors import ConfigError, DataError
+from litebert.files import write_json
+from litebert.recipes._shared import make_console, refuse_overwrite, write_run
+
+if TYPE_CHECKING:
+    from litebert.data.batches import Example
+    from litebert.predict import Model
+
+TIMED_TOKENS, ROUNDS = 64, 9
+
+
+@dataclass(frozen=True)
+class Config:
+    out: Path
+    """Folder for the smaller model."""
+    model: str = DEFAULT
+    """Folder of a model, or the name of one."""
+    data: Path | None = None
+    """Texts such as it will read: a table as for its task, or plain text. Without it the numbers are looked at in every
+    answer, which takes longer."""
+    test: Path | None = None
+    """Labelled examples on which the score is measured, before and after."""
+    columns: tuple[str, ...] = ()
+    """What stands where, if not under its usual name: text=sentence label=class, or text=1 label=2."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+    def __post_init__(self) -> None:
+        refuse_overwrite(self.out / "config.json", "a model")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was gained and what was lost."""
+
+    megabytes: tuple[float, float]
+    """Of the weights' file, before and after."""
+    milliseconds: tuple[float, float]
+    """For one text of 64 tokens, the encoder alone."""
+    off_by_pass: list[float]
+    """How far hidden states are off after each pass, as a share of their length; empty without --data."""
+    metric: str = ""
+    scores: tuple[float, float] | None = None
+
+
+def run(config: Config) -> None:
+    from litebert.builtin import folder_of
+    from litebert.compress import loss_of, quantized
+    from litebert.compress.int8 import MOST
+    from litebert.model.int8 import has_int8
+    from litebert.predict import load
+    from litebert.train.log import counting
+
+    if not has_int8():
+        raise ConfigError("this CPU has no instructions for eight bits (AVX-512 VNNI or AMX); quantize on one that has")
+    model = load(config.model, engine="torch")
+    if model.int8 is not None:
+        raise ConfigError(f"{config.model} is in eight bits already; give the model that it was made from")
+    examples = [] if config.data is None else _examples(model, config.data, config.columns)
+    learned, others = examples[:MOST], examples[MOST : 2 * MOST] or examples
+    console = make_console()
+    with counting(console, f"reading {len(learned):,} texts", len(learned)) as bar:
+        small = quantized(model, learned, lambda count: bar.advance(bar.task_ids[0], count))
+    small.save(config.out)
+    write_run(config.out, "quantize", config)
+    small = load(config.out)  # what people will load is what is measured
+    weighs = [_weighs(folder) for folder in (folder_of(config.model), config.out)]
+    metric, scores = ("", None) if config.test is None else _scores(config, model, small)
+    found = Figures(
+        (weighs[0], weighs[1]), _milliseconds(model, small), loss_of(model, small, others).by_pass if others else [],
+        metric, scores,
+    )  # fmt: skip
+    write_json(config.out / "quantize.json", asdict(found))
+    _print(config, found)
+    console.print(f"model in {config.out}", highlight=False, markup=False)
+    console.print(f"next: litebert predict --model {config.out}", highlight=False, markup=False)
+
+
+def _examples(model: Model, path: Path, columns: tuple[str, ...]) -> list[Example]:
+    """What the model is going to read, evenly taken from the file."""
+    from litebert.compress.int8 import MOST
+    from litebert.data.batches import Example
+    from litebert.data.corpus import read_lines
+    from litebert.data.labelled import TABLES, Source, format_of
+    from litebert.tasks import TrainableTask
+
+    task = model.task
+    if isinstance(task, TrainableTask):
+        items = list(model.items_of(path, Source.of(columns)))
+        chosen = items[:: max(1, len(items) // (2 * MOST))]
+        examples = task.features(
+            [model.parse(item, where) for where, item in chosen], model.tokenizer, model.max_length
+        )
+    elif format_of(path) in TABLES:
+        raise ConfigError(f"{path}: {model.source} was taught no task that reads tables; give it plain text")
+    else:
+        lines = [line for line in read_lines([path]) if line.strip()]
+        chosen_lines = lines[:: max(1, len(lines) // (2 * MOST))]
+        examples = [Example([one]) for one in model.tokenizer.encode(chosen_lines, max_length=model.max_length)]
+    if not examples:
+        raise DataError(f"{path}: holds no text; give a file of texts such as the model will read")
+    return examples
+
+
+def _scores(config: Config, model: Model, small: Model) -> tuple[str, tuple[float, float]]:
+    from litebert.recipes import evaluate
+
+    assert config.test is not None
+    settings = evaluate.Config(data=(config.test,), columns=config.columns, precision="fp32", device="cpu")
+    was, now = (evaluate.evaluate(settings, config.model, config.test, one) for one in (model, small))
+    return was.metric, (was.metrics[was.metric], now.metrics[now.metric])
+
+
+def _weighs(folder: Path) -> float:
+    file = folder / "model.safetensors"
+    return file.stat().st_size / 1e6 if file.is_file() else float("nan")
+
+
+def _milliseconds(*models: Model) -> tuple[float, float]:
+    """For one short text, in turns."""
+    import torch
+
+    ids = torch.arange(TIMED_TOKENS)[None] % models[0].config.vocab_size
+    seconds: list[list[float]] = [[] for _ in models]
+    with torch.inference_mode():
+        for _ in range(ROUNDS):
+            for model, times in zip(models, seconds, strict=True):
+                began = time.perf_counter()
+                model.encoder(ids)
+                times.append(time.perf_counter() - began)
+    was, now = (1000 * statistics.median(times) for times in seconds)
+    return was, now
+
+
+def _print(config: Config, found: Figures) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    if config.json:
+        print(json.dumps(asdict(found)))
+        return
+    table = Table()
+    for name in ("", "before", "int8", ""):
+        table.add_column(name, justify="right" if name else "left")
+    table.add_row("weights, MB", *(f"{one:.1f}" for one in found.megabytes), "")
+    was, now = found.milliseconds
+    table.add_row(f"{TIMED_TOKENS} tokens, ms", f"{was:.1f}", f"{now:.1f}", f"{was / now:.1f} times as fast")
+    if found.scores is not None:
+        before, after = found.scores
+        share = f"{after / before:.1%} of it" if before > 0 else ""
+        table.add_row(found.metric, f"{before:.4f}", f"{after:.4f}", share)
+    if found.off_by_pass:
+        last = len(found.off_by_pass)
+        shown = sorted({1, (last + 1) // 2, last})
+        table.add_row(
+            "hidden states off", "", "", ", ".join(f"{found.off_by_pass[n - 1]:.1%} after pass {n}" for n in shown)
+        )
+    Console().print(table)

@@ -1,0 +1,61 @@
+"""`litebert quantize` from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from litebert.model.int8 import has_int8
+from tests.recipes.conftest import Flow, litebert, make_examples, write_csv
+
+pytestmark = pytest.mark.skipif(not has_int8(), reason="this CPU has no instructions for eight bits")
+
+
+def test_a_classifier_becomes_smaller_and_its_score_is_told(
+    flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_csv(tmp_path / "some.csv", make_examples(24, seed=3))
+    out = tmp_path / "int8"
+    given = ("--model", flow.classifier, "--data", tmp_path / "some.csv", "--test", tmp_path / "some.csv")
+    assert litebert("quantize", *given, "--out", out, "--json") == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures == json.loads((out / "quantize.json").read_text())
+    before, after = figures["scores"]
+    assert figures["metric"] == "accuracy"
+    assert after >= 0.9 * before
+    assert 0 < figures["off_by_pass"][-1] < 0.2
+    assert json.loads((out / "run.json").read_text())["command"] == "quantize"
+    assert litebert("evaluate", "--model", out, "--data", tmp_path / "some.csv", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["accuracy"] == pytest.approx(after)
+    assert litebert("quantize", *given, "--out", out) == 2
+    assert "already holds a model" in capsys.readouterr().err
+    assert litebert("quantize", "--model", out, "--out", tmp_path / "again") == 2
+    assert "in eight bits already" in capsys.readouterr().err
+    taught = ("--model", out, "--train", tmp_path / "some.csv", "--out", tmp_path / "taught")
+    assert litebert("finetune", *taught) == 2
+    assert "in eight bits, which do not learn" in capsys.readouterr().err
+
+
+def test_a_table_says_what_is_gained(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert litebert("quantize", "--model", flow.classifier, "--out", tmp_path / "int8") == 0
+    told = capsys.readouterr()
+    assert "weights, MB" in told.out
+    assert "times as fast" in told.out
+    assert f"next: litebert predict --model {tmp_path / 'int8'}" in told.err
+
+
+def test_mistakes_are_told_and_nothing_is_written(
+    flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty.txt").write_text("\n")
+    write_csv(tmp_path / "some.csv", make_examples(3, seed=3))
+    for model, data, said in (
+        ("litebert-small-zh", "empty.txt", "no text there"),
+        ("litebert-small-zh", "some.csv", "was taught no task that reads tables"),
+        (flow.classifier, "none.csv", "none.csv"),
+    ):
+        assert litebert("quantize", "--model", model, "--data", tmp_path / data, "--out", tmp_path / "out") == 2
+        assert said in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
