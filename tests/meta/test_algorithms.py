@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from litebert.data.episodes import Episode
+from litebert.data.episodes import Episode, draw
 from litebert.errors import CheckpointError
-from litebert.meta.algorithms import accuracy_of, contrast, loss_of, scores_of
+from litebert.meta.algorithms import accuracies_of, accuracy_of, contrast, loss_of, scores_of
 from litebert.meta.learner import Learner, Questions
 from litebert.meta.settings import Algorithm, Distance
 from litebert.model.sentences import SentenceMap
@@ -52,6 +52,16 @@ def test_every_algorithm_gets_better_at_classes_it_has_not_seen(algorithm: Algor
     before = accuracy(learner, examples)
     assert before < 0.4
     assert accuracy(taught(learner, examples), examples) > before + 0.12
+
+
+@pytest.mark.parametrize("algorithm", ["proto", "contrast", "anil"])
+def test_many_episodes_at_once_are_answered_as_one_by_one(algorithm: Algorithm, examples: Tokens) -> None:
+    learner = make_learner(algorithm, inner_steps=2).train()
+    episodes = [draw(NEW, SHAPE, 0, number) for number in range(SHAPE.episodes)]
+    found = accuracies_of(learner, episodes, examples, torch.device("cpu"))
+    assert found == pytest.approx([accuracy_of(learner, questions(examples, NEW, n)) for n in range(SHAPE.episodes)])
+    assert len(set(found)) > 1
+    assert learner.training
 
 
 def gradients(learner: Learner, examples: Tokens) -> dict[str, Tensor]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,8 +68,15 @@ def test_what_is_better_is_used_and_says_what_it_knows_from_examples_it_has_not_
     model: Model, helpful: None, tmp_path: Path
 ) -> None:
     texts, labels = texts_of(48, 1)
-    said: list[str] = []
-    found = adapt(model, texts, labels, budget_s=ENOUGH, say=said.append)
+    begun: dict[str, int] = {}
+    steps: Counter[str] = Counter()
+
+    def begin(title: str, count: int) -> Callable[[], None]:
+        name = title.split(",")[0] + ", at the end" * ("all examples" in title)
+        begun[name] = count
+        return lambda: steps.update([name])
+
+    found = adapt(model, texts, labels, budget_s=ENOUGH, begin=begin)
     told = {tier: share for tier, share, _ in found.evidence.tried}
     assert found.evidence.tier == "full"
     assert found.evidence.accuracy == told["full"] > told["instant"]
@@ -75,7 +84,8 @@ def test_what_is_better_is_used_and_says_what_it_knows_from_examples_it_has_not_
     assert right(found) == pytest.approx(found.evidence.accuracy, abs=0.15)
     answers = found.predict(texts_of(100, 7)[0])
     assert np.mean([answer.is_unknown for answer in answers]) < 0.2
-    assert [line.split(":")[0] for line in said] == ["tier fast", "tier full"]
+    assert begun == {"tier fast": 20, "tier full": 20, "tier full, at the end": 10}
+    assert steps == {"tier fast": 2, "tier full": 2, "tier full, at the end": 1}  # `helpful` takes one for each half
     assert len(found.evidence.mistakes) == min(5, round(48 * (1 - found.evidence.accuracy)))
     found.save(tmp_path / "full")  # a whole model: it needs no other
     again = litebert.load(tmp_path / "full")

@@ -13,11 +13,17 @@ order of classes that could be wrong (Triantafillou et al. 2020).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from litebert.meta.learner import Learner, Questions
+from litebert.data.episodes import Episode
+from litebert.meta.learner import Learner, Questions, Texts
+
+AT_ONCE = 64
+"""Texts that are read together."""
 
 
 def scores_of(learner: Learner, questions: Questions, second_order: bool = False) -> Tensor:  # (asked, N)
@@ -73,6 +79,39 @@ def _follow(learner: Learner, questions: Questions, share: float) -> dict[str, T
 
 def _accuracy(scores: Tensor, classes: Tensor) -> Tensor:
     return (scores.argmax(1) == classes).float().mean()
+
+
+def accuracies_of(
+    learner: Learner, episodes: Sequence[Episode], ids: Sequence[Sequence[int]], device: torch.device
+) -> list[float]:
+    """`accuracy_of` each of these; where an episode changes no weights, every text is read once for all of them."""
+    if learner.is_adapting:
+        return [accuracy_of(learner, Questions.of(episode, ids, device)) for episode in episodes]
+    rows = sorted(
+        {row for episode in episodes for some in episode.rows() for row in some}, key=lambda row: len(ids[row])
+    )
+    place = {row: number for number, row in enumerate(rows)}
+    learning = learner.training
+    learner.eval()
+    with torch.no_grad():
+        read = [_read(learner, [ids[row] for row in rows[start : start + AT_ONCE]], device)
+                for start in range(0, len(rows), AT_ONCE)]  # fmt: skip
+        vectors, found = torch.cat(read), []
+        for episode in episodes:
+            known, asked = (vectors[[place[row] for row in some]] for some in episode.rows())
+            classes, truth = (torch.from_numpy(some).to(device) for some in episode.classes())
+            scores = F.linear(asked, *learner.head_of(known, classes, episode.way))
+            found.append(float(_accuracy(scores, truth)))
+    learner.train(learning)
+    return found
+
+
+def _read(learner: Learner, ids: Sequence[Sequence[int]], device: torch.device) -> Tensor:  # (S, H)
+    lengths = [len(one) for one in ids]
+    flat = torch.tensor([token for one in ids for token in one]).to(device)
+    nothing = torch.zeros(len(ids), dtype=torch.long, device=device)
+    found: Tensor = learner(Texts(flat, torch.tensor(lengths).to(device), nothing, max(lengths)))
+    return found
 
 
 def accuracy_of(learner: Learner, questions: Questions) -> float:

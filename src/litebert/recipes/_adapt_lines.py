@@ -12,6 +12,8 @@ MISTAKES = 3
 """Shown of those that are worst."""
 HINT = 40
 """Examples from which on it can be guessed what others would bring."""
+MOST = 0.95
+"""Of the answers right: more than that is not foretold."""
 SPARE = 1.2
 """Times what something is thought to take are enough for it."""
 
@@ -23,9 +25,10 @@ def lines_of(evidence: Evidence) -> Iterator[str]:
     if evidence.accuracy is None:
         yield "no class has two examples: nothing can be left out to see how well this works"
     else:
+        of_what = "examples left out" if evidence.tier == "instant" else "each half, by what the other half taught,"
         yield (
-            f"of examples left out {evidence.accuracy:.0%} (± {evidence.margin or 0:.0%}) are told right; the largest "
-            f"class alone would get {evidence.chance:.0%}"
+            f"of {of_what} {evidence.accuracy:.0%} (± {evidence.margin or 0:.0%}) are told right; the largest class "
+            f"alone would get {evidence.chance:.0%}"
         )
         if evidence.accuracy <= evidence.chance:
             yield (
@@ -35,10 +38,8 @@ def lines_of(evidence: Evidence) -> Iterator[str]:
         for text, label, taken in evidence.mistakes[:MISTAKES]:
             yield f"  {label}, taken for {taken}: {text[:80]}"
     if evidence.examples >= HINT and evidence.with_half is not None and evidence.with_twice is not None:
-        yield (
-            f"with half of the examples it would be {evidence.with_half:.0%}; twice as many may give about "
-            f"{evidence.with_twice:.0%}"
-        )
+        twice = f"{MOST:.0%} or more" if evidence.with_twice > MOST else f"about {evidence.with_twice:.0%}"
+        yield f"with half of the examples it would be {evidence.with_half:.0%}; twice as many may give {twice}"
     yield from _tiers(evidence)
     passes = " and ".join(map(str, evidence.depths))
     views = {"whole": f"hidden states after {passes} passes", "apart": f"how far two lie apart after {passes} passes"}

@@ -26,7 +26,7 @@ SCRIPT = (
     "The model has read simplified characters only. Convert texts in traditional ones first, by OpenCC's t2s for "
     "example (pip install opencc)."
 )
-WORSE = "A bag of characters wins here: the model has read little text, and less of what customers write."
+WORSE = "A bag of characters is better than {}: the model has read little text, and less of what customers write."
 HIDDEN = (
     "他们结婚后生了两个[MASK]。",
     "该书于1987年由商务印书馆[MASK]。",
@@ -75,13 +75,14 @@ def tour(config: Config, console: Console, began: float) -> Path | None:
     }
     console.print(accuracies(scores))
     asked = f"litebert adapt, {of_all}"
-    is_worse = scores[asked] < characters
-    if is_worse:
-        console.print(WORSE, highlight=False)
+    losers = " and ".join(name for name in found if scores[name] < characters)
+    worse = WORSE.format(losers) if losers else ""
+    if worse:
+        console.print(worse, highlight=False)
 
     say(console, 5, STEPS, f"ask the one that was adapted to {of_all}")
     answers = ask(console, models[asked], ASKED)
-    _write_report(config, fills, scores, found[asked], asked, is_worse, answers, time.perf_counter() - began)
+    _write_report(config, fills, scores, found[asked], asked, worse, answers, time.perf_counter() - began)
     return models[asked]
 
 
@@ -134,7 +135,7 @@ def _write_report(
     scores: Mapping[str, float],
     result: evaluate.Evaluation,
     asked: str,
-    is_worse: bool,
+    worse: str,
     answers: Any,
     seconds: float,
 ) -> None:
@@ -152,8 +153,8 @@ def _write_report(
         "建议 wishes, 表扬 praise."
     )
     report.table(["method", f"accuracy on {result.examples} unseen messages"], list(scores.items()))
-    if is_worse:
-        report.text(WORSE)
+    if worse:
+        report.text(worse)
     report.confusion(
         result.labels,
         result.confusion,

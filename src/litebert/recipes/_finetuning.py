@@ -87,10 +87,12 @@ def finetune(config: Config, console: Console, split_seed: int | None = None) ->
     test, baseline = plan.measure_best()
     result = Result(plan.metric, run.best, run.best_epoch, seconds, test, baseline, rate, run.collapsed, plan.decisive)
     write_json(config.out / "finished.json", asdict(result))
-    if run.collapsed is not None or run.best[plan.metric] <= run.floor:
+    failed = bool(test) and plan.metric in baseline and test[plan.metric] <= baseline[plan.metric]
+    if failed or run.collapsed is not None or run.best[plan.metric] <= run.floor:
+        fewer = ", or litebert adapt, which is made for few examples" if plan.task.name == "classify" else ""
         console.print(
             "this model is no better than one that answers without reading; it needs more --epochs, a higher "
-            "--learning-rate, more examples, or a model that has read more text",
+            f"--learning-rate, more examples, a model that has read more text{fewer}",
             highlight=False,
             markup=False,
         )

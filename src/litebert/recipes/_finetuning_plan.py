@@ -30,7 +30,7 @@ from litebert.train.strategies import fitted
 if TYPE_CHECKING:
     from litebert.recipes.finetune import Config
 
-USUAL_RATE = 3e-5  # for a hidden size of 768
+USUAL_RATE = 1e-4  # for a hidden size of 768
 UNDECISIVE = {"out", "resume", "device", "cuda_graphs", "save_every", "seeds", "search"}
 """Settings that may differ when a run is resumed."""
 

@@ -16,7 +16,7 @@ from litebert.data.episodes import Episode, Pool, Shape, Stored, check_disjoint,
 from litebert.data.labelled import Source
 from litebert.errors import ConfigError
 from litebert.files import sha256_of, write_json
-from litebert.meta.algorithms import accuracy_of, loss_of
+from litebert.meta.algorithms import accuracies_of, loss_of
 from litebert.meta.learner import Learner, Questions
 from litebert.model import Albert
 from litebert.predict import Model
@@ -231,7 +231,7 @@ class Run:
     def _measure(self) -> float:
         """The accuracy on the episodes of classes to choose by."""
         part = self.parts["valid"]
-        return float(np.mean([accuracy_of(self.learner, self._read(part, episode)) for episode in self.valid]))
+        return float(np.mean(accuracies_of(self.learner, self.valid, part.ids, self.device)))
 
     def _save_model(self) -> None:
         """Without heads: what they were taught was taught to another encoder."""

@@ -26,9 +26,9 @@ from litebert.errors import ConfigError, DataError
 from litebert.recipes._shared import make_console, refuse_overwrite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from rich.console import Console
+    from rich.progress import Progress
 
     from litebert.predict import Model
 
@@ -81,7 +81,7 @@ def run(config: Config) -> None:
     reader = model.base if isinstance(model, Adapted) else model
     reader.bf16 = has_bfloat16(model.device)  # twice as fast on a CPU too, and no worse
     with counting(console, "reading", len(records) + len(around)) as bar:
-        learn = partial(_tagger, config) if is_tag else partial(_classifier, config, around, console)
+        learn = partial(_tagger, config) if is_tag else partial(_classifier, config, around, bar)
         found, told, lines = learn(model, records, lambda count: bar.advance(bar.task_ids[0], count))
     found.save(config.out)
     if source.skipped:
@@ -97,12 +97,18 @@ def run(config: Config) -> None:
 
 
 def _classifier(
-    config: Config, around: list[str], console: Console, model: Model, records: list[Any], advance: Any
+    config: Config, around: list[str], bar: Progress, model: Model, records: list[Any], advance: Any
 ) -> tuple[Model, dict[str, Any], Iterator[str]]:
     """The model, what speaks for it, and that in words."""
     from litebert.predict.adapted import given_as
     from litebert.recipes._adapt_lines import lines_of
     from litebert.tuning import adapt
+
+    def begin(title: str, steps: int) -> Callable[[], None]:
+        if not bar.console.is_terminal:
+            bar.console.print(title, highlight=False, markup=False)
+        task = bar.add_task(title, total=steps)
+        return lambda: bar.advance(task)
 
     found = adapt(
         model,
@@ -114,7 +120,7 @@ def _classifier(
         skip_conflicts=config.skip_bad,
         places=[record.place for record in records],
         advance=advance,
-        say=lambda line: console.print(line, highlight=False, markup=False),
+        begin=begin,
     )
     evidence = found.evidence
     told = asdict(evidence) | {"margin": evidence.margin, "with_twice": evidence.with_twice}

@@ -30,6 +30,7 @@ from litebert.tasks.few_shot import familiarity
 from litebert.tasks.text import TextInput
 from litebert.tuning.contrast import BATCH, UPPER, TunedTier, batch_at, steps_for, tune
 
+Begin = Callable[[str, int], Callable[[], None]]
 TIERS: tuple[TunedTier, ...] = ("fast", "full")
 FEWEST = 4
 """Examples per class, on average, below which half of them are too few to tune on."""
@@ -76,7 +77,7 @@ def adapt(
     skip_conflicts: bool = False,
     places: Sequence[str] = (),
     advance: Callable[[int], None] = lambda count: None,
-    say: Callable[[str], None] = lambda line: None,
+    begin: Begin = lambda title, steps: lambda: None,
 ) -> Adapted:
     """A classifier from a handful of labelled texts, or pairs of them, in about `budget_s` seconds.
 
@@ -84,7 +85,8 @@ def adapt(
     that it was not tuned on say that this is better. An adapted model gets more examples and is not tuned again.
     `unlabelled` texts say what is usual. `label_names`: let the names of the classes count as examples; None: if that
     helps. `skip_conflicts`: leave out texts that have two labels. `places` say where examples stand, for errors;
-    `advance` hears how many windows of texts are read, and `say` what is going on.
+    `advance` hears how many windows of texts are read, and `begin` what takes so many steps, each of which is reported
+    to what it returns.
     """
     if not 0 <= budget_s < math.inf:
         raise ConfigError(f"budget_s={budget_s} must be 0 or more seconds; 0 reads the examples and tunes nothing")
@@ -96,7 +98,7 @@ def adapt(
     enough = instant.evidence.examples >= FEWEST * instant.evidence.classes
     if instant.tuning is not None or not enough or instant.base.answers_in_int8:
         return instant
-    contest = _Contest(instant, evenly(unlabelled, MOST_UNLABELLED), say)
+    contest = _Contest(instant, evenly(unlabelled, MOST_UNLABELLED), begin)
     found = contest.winner(began, budget_s)
     found.evidence = replace(found.evidence, seconds=time.perf_counter() - began, tried=tuple(contest.tried))
     return found
@@ -129,9 +131,10 @@ class _Contest:
     """Tiers against each other."""
 
     def __init__(
-        self, instant: Adapted, unlabelled: Sequence[str] = (), say: Callable[[str], None] = lambda line: None
+        self, instant: Adapted, unlabelled: Sequence[str] = (), begin: Begin = lambda title, steps: lambda: None
     ) -> None:
-        self.instant, self.unlabelled, self.say = instant, unlabelled, say
+        self.instant, self.unlabelled, self.begin = instant, unlabelled, begin
+        self.stepped: Callable[[], None] = lambda: None
         self.base, self.labels = instant.base, instant.labels
         nothing = Around.none(self.base, instant.given.records[0].text_b is not None)  # is known of how tuned ones read
         self.given = replace(instant.given, around=nothing, remarks=instant.evidence.remarks)
@@ -148,7 +151,8 @@ class _Contest:
             if seconds > left:
                 self.tried.append((tier, None, time.perf_counter() - began + seconds))
                 continue
-            self.say(f"tier {tier}: about {seconds:.0f} s")
+            steps = 2 * steps_for(len(self.classes) // 2)
+            self.stepped = self.begin(f"tier {tier}, about {seconds:.0f} s", steps)
             if asked is None:
                 asked = self.asked("instant")
                 self.tried.insert(0, ("instant", asked.accuracy, self.instant.evidence.seconds))
@@ -156,7 +160,10 @@ class _Contest:
             self.tried.append((tier, other.accuracy, time.perf_counter() - here))
             if is_better(asked, other):
                 best, asked = tier, other
-        return self.instant if best is None or asked is None else self.made(best, asked)
+        if best is None or asked is None:
+            return self.instant
+        self.stepped = self.begin(f"tier {best}, all examples", steps_for(len(self.classes)))
+        return self.made(best, asked)
 
     def made(self, tier: TunedTier, asked: Asked) -> Adapted:
         """Of all examples. Likeness is bent only if it was in what was asked."""
@@ -209,7 +216,7 @@ class _Contest:
         names = readable(self.labels, before.label_names)
         records = [*given.records, *(TextInput(name) for name in names.values())]
         owners = np.concatenate([_classes(given, self.labels), np.array(list(names), dtype=int)])
-        model, adapters = tune(self.base, records, owners, tier)
+        model, adapters = tune(self.base, records, owners, tier, hooks=[lambda step: self.stepped()])
         depths = tuple(sorted({*before.depths, self.base.config.num_hidden_layers}))
         views: tuple[View, ...] = tuple(dict.fromkeys(("whole", *before.views)))  # what was tuned must be seen
         tuning = Tuning(tier, Sides(depths, before.tokens, views, before.bent), before.label_names, before.ridge)
