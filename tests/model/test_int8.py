@@ -73,6 +73,31 @@ def test_hidden_states_are_those_of_float32_but_for_rounding(sharing: str, act: 
 
 
 @needs_int8
+@pytest.mark.parametrize("written_out", [True, False], ids=["the formula", "one kernel"])
+def test_long_texts_are_as_near(written_out: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their attention is computed in bfloat16."""
+    if not written_out:
+        monkeypatch.setattr("litebert.model.int8.WRITTEN_OUT", 0)
+    encoder = encoder_of()
+    ids = torch.randint(5, 100, (2, 200), generator=torch.Generator().manual_seed(1))
+    mask = torch.arange(200) < torch.tensor([200, 150])[:, None]
+    with torch.inference_mode():
+        truth = encoder(ids, mask)
+        use_int8(encoder, ranges_of(encoder, ids))
+        assert 1e-5 < off(encoder(ids, mask), truth) < 0.05
+
+
+@needs_int8
+def test_states_after_earlier_passes_stay_as_they_are() -> None:
+    encoder = encoder_of()
+    ids = torch.randint(5, 100, (2, 6), generator=torch.Generator().manual_seed(1))
+    use_int8(encoder, ranges_of(encoder, ids))
+    with torch.inference_mode():
+        for depth, states in enumerate(encoder.after_passes([1, 2, 3], ids), start=1):
+            assert torch.equal(states, encoder(ids, depth=depth))
+
+
+@needs_int8
 def test_padding_changes_no_real_token_and_is_zero() -> None:
     encoder = encoder_of()
     ids = torch.randint(5, 100, (3, 10), generator=torch.Generator().manual_seed(1))

@@ -24,6 +24,9 @@ from litebert.model.config import Half
 MOST_WEIGHT, LEVELS = 127, 255
 FUSED = {"gelu": "none", "gelu_new": "tanh"}
 """Activations that oneDNN computes while it multiplies, and which way."""
+HALF_FROM, WRITTEN_OUT = 128, 1 << 20
+"""Attention in texts of so many tokens is computed in bfloat16, and up to so many scores per head by the plain formula:
+on CPUs with instructions for it that is faster, and eight bits lose far more."""
 Ranges = dict[str, tuple[float, float]]
 """By place, as in "attention.0.given", the least and the largest number that goes into a product. The places of a block
 are `given` and `context` in attention, `given` and `wide` in the feed-forward half; all its passes share them."""
@@ -87,11 +90,24 @@ class _Product(NamedTuple):
         packed = torch.ops.onednn.qlinear_prepack(weight, None)
         return _Product(packed, scale, torch.zeros(len(scale), dtype=torch.int32), layer.bias.detach().float())
 
-    def __call__(self, rows: Tensor, point: _Point, out: _Point | None = None, activation: str = "") -> Tensor:
-        """In float32, or after an activation rounded for the next product."""
-        answer = (1.0, 0, torch.float32, "none") if out is None else (out.scale, out.zero, torch.uint8, "gelu")
+    def __call__(self, rows: Tensor, point: _Point, dtype: torch.dtype = torch.float32) -> Tensor:
+        return self._multiply(rows, point, 1.0, 0, dtype, "none", [], "")
+
+    def activated(self, rows: Tensor, point: _Point, out: _Point, activation: str) -> Tensor:
+        """After an activation, rounded for the next product."""
+        return self._multiply(rows, point, out.scale, out.zero, torch.uint8, "gelu", [], activation)
+
+    def added(self, rows: Tensor, point: _Point, residual: Tensor) -> Tensor:
+        """In the residual's own memory, which is faster than in new memory."""
+        found: Tensor = torch.ops.onednn.qlinear_pointwise.binary(
+            rows, point.scale, point.zero, self.weight, self.scale, self.zero, residual, self.bias,
+            1.0, 0, torch.float32, 1.0, 0, "sum", 1.0, "none", [], "",
+        )  # fmt: skip
+        return found
+
+    def _multiply(self, rows: Tensor, point: _Point, *answer: Any) -> Tensor:
         found: Tensor = torch.ops.onednn.qlinear_pointwise(
-            rows, point.scale, point.zero, self.weight, self.scale, self.zero, self.bias, *answer, [], activation
+            rows, point.scale, point.zero, self.weight, self.scale, self.zero, self.bias, *answer
         )
         return found
 
@@ -114,6 +130,8 @@ class EightBlocks:
         self._points = {place: _Point.of(*both) for place, both in (ranges or {}).items()}
         self._activation = FUSED.get(encoder.config.hidden_act)
         self._names = _names_of(encoder)
+        able: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+        self._has_bfloat16 = bool(able.get("avx512_bf16") or able.get("amx_bf16"))
         self._products: dict[nn.Module, _Product] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -136,30 +154,37 @@ class EightBlocks:
             raise ConfigError("an int8 model answers and does not learn; train the one that it was made from")
         with torch.autocast("cpu", enabled=False), torch.no_grad():
             hidden = self._attended(attention, hidden.float(), layout, bias, backend, rows)
-            return ffn.norm(hidden + self._fed_forward(ffn, hidden))
+            return ffn.norm(self._fed_forward(ffn, hidden))
 
     def _attended(
         self, block: Attention, hidden: Tensor, layout: Layout, bias: Tensor | None, backend: Backend,
         rows: Tensor | None,
     ) -> Tensor:  # (T or R, H)  # fmt: skip
-        qkv = self._of(block, block.qkv, "given", hidden)
+        point = self._point(block, "given", hidden)
+        half = layout.length >= HALF_FROM and self._has_bfloat16
+        if half and backend == "sdpa" and layout.batch * layout.length**2 <= WRITTEN_OUT:
+            backend = "eager"
+        dtype = torch.bfloat16 if half else torch.float32
+        qkv = self._product(block.qkv)(_rounded_at(hidden, point), point, dtype)
         q, k, v = qkv.unflatten(-1, (3, block.num_heads, -1)).unbind(-3)  # (T, N, D) each
-        context = attend(q, k, v, layout, bias=bias, backend=backend).flatten(-2)  # (T, H)
+        context = attend(q, k, v, layout, bias=bias, backend=backend).flatten(-2).float()  # (T, H)
         if rows is not None:
             hidden, context = hidden.index_select(0, rows), context.index_select(0, rows)
-        return block.norm(hidden + self._of(block, block.out, "context", context))
-
-    def _of(self, block: nn.Module, layer: nn.Linear, place: str, rows: Tensor) -> Tensor:
-        point = self._point(block, place, rows)
-        return self._product(layer)(_rounded_at(rows, point), point)
+        point = self._point(block, "context", context)
+        residual = hidden.clone() if rows is None else hidden  # who gave it may want it
+        return block.norm(self._product(block.out).added(_rounded_at(context, point), point, residual))
 
     def _fed_forward(self, ffn: FeedForward, hidden: Tensor) -> Tensor:  # (R, H)
+        point = self._point(ffn, "given", hidden)
+        given, product = _rounded_at(hidden, point), self._product(ffn.widen)
         inner = self._points.get(f"{self._names[ffn]}.wide")
         if inner is None or self._activation is None:
-            return self._of(ffn, ffn.narrow, "wide", ffn.activation(self._of(ffn, ffn.widen, "given", hidden)))
-        point = self._point(ffn, "given", hidden)
-        wide = self._product(ffn.widen)(_rounded_at(hidden, point), point, inner, self._activation)
-        return self._product(ffn.narrow)(wide, inner)
+            wide = ffn.activation(product(given, point))
+            inner = self._point(ffn, "wide", wide)
+            wide = _rounded_at(wide, inner)
+        else:
+            wide = product.activated(given, point, inner, self._activation)
+        return self._product(ffn.narrow).added(wide, inner, hidden)
 
     def _product(self, layer: nn.Linear) -> _Product:
         if layer not in self._products:
