@@ -177,6 +177,9 @@ class Model:
         found = self.score_examples(task, examples, batch_size)
         return [task.answer(*three) for three in zip(records, examples, found, strict=True)]
 
+    def batch_scores(self, task: Task[Any, Any], batch: Batch) -> Scores:
+        return task.scores(self.albert, batch)
+
     def score_examples(
         self,
         task: Task[Any, Any],
@@ -194,7 +197,7 @@ class Model:
         rows: list[Scores] = [{}] * len(owners)
         with self._answering(), torch.inference_mode():
             batches = self._batches(alone, batch_size)
-            begun = ((indices, _sent(task.scores(self.albert, batch))) for indices, batch in batches)
+            begun = ((indices, _sent(self.batch_scores(task, batch))) for indices, batch in batches)
             for indices, arrived in _one_behind(begun):
                 scores = {name: _whole(values) for name, values in arrived().items()}
                 for at, index in enumerate(indices):

@@ -177,7 +177,8 @@ def hidden_of(encoder: Encoder, batch: Batch, rows: Tensor | None = None) -> Ten
 
 def pooled_of(encoder: Encoder, batch: Batch) -> Tensor:  # (S, H)
     """The pooled vectors of a batch."""
-    first = torch.arange(0, batch.input_ids.numel(), batch.input_ids.shape[1], device=batch.input_ids.device)
+    sequences, columns = batch.input_ids.shape
+    first = columns * torch.arange(sequences, device=batch.input_ids.device)
     return encoder.pool(hidden_of(encoder, batch, first))
 
 

@@ -181,7 +181,9 @@ class Tag(TrainableTask[TagInput, TagOutput]):
         if not isinstance(head, CrfHead):
             return {"scores": scores}
         chain = head.chain(self._rules)
-        return {"scores": scores} | {name: values.expand(len(scores), *values.shape) for name, values in chain.items()}
+        return {"scores": scores} | {
+            name: values.expand(scores.shape[0], *values.shape) for name, values in chain.items()
+        }
 
     def labelled(self, inputs: Sequence[TagInput], examples: Sequence[Example]) -> list[Example]:
         """One example for each window that shows the first token of some word; all its other tokens are ignored."""

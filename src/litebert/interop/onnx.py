@@ -1,0 +1,132 @@
+"""ONNX: a model as a graph that other runtimes compute, in which the weights that passes share stand once.
+
+The graph is what torch's own exporter makes of a module that takes three tensors, (B, L) each, and gives named ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from litebert.data.batches import Batch
+from litebert.errors import ConfigError, require_extra
+from litebert.model import Albert
+from litebert.model.sentences import SentenceMap, weighted_mean
+from litebert.tasks import Mask, Task
+from litebert.tasks.base import Scores
+
+if TYPE_CHECKING:
+    import onnx
+
+OPSET = 20
+"""The first with GELU as an operator."""
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+MOST_SEQUENCES = 1 << 16
+
+
+class Answers(nn.Module):
+    """What the head of a task says; of a pre-trained model, the scores of the vocabulary for every token."""
+
+    def __init__(self, albert: Albert, task: Task[Any, Any]) -> None:
+        super().__init__()
+        self.albert, self.task = albert, task
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Scores:
+        if not isinstance(self.task, Mask):
+            lengths = attention_mask.sum(1)
+            batch = Batch(input_ids, attention_mask.bool(), token_type_ids, lengths=lengths)
+            return self.task.scores(self.albert, batch)
+        encoder, head = self.albert.encoder, self.albert.heads[self.task.head_name]
+        return {"logits": head(encoder(input_ids, attention_mask, token_type_ids), encoder.word_embeddings.weight)}
+
+
+class Vectors(nn.Module):
+    """The hidden states, and the vector that `embed` gives."""
+
+    def __init__(self, albert: Albert, after: SentenceMap | None) -> None:
+        super().__init__()
+        self.encoder = albert.encoder
+        size = albert.config.hidden_size
+        self.map = nn.Identity() if after is None else nn.Linear(size, len(after.weight))
+        counts = torch.ones(albert.config.vocab_size) if after is None or after.tokens is None else after.tokens
+        self.counts = nn.Buffer(torch.as_tensor(counts, dtype=torch.float32))
+        if after is not None:
+            self.map.load_state_dict({"weight": torch.from_numpy(after.weight), "bias": torch.from_numpy(after.bias)})
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Scores:
+        hidden = self.encoder(input_ids, attention_mask, token_type_ids)
+        mean = weighted_mean(hidden, self.counts[input_ids] * attention_mask)
+        return {"last_hidden_state": hidden, "sentence_embedding": self.map(mean)}
+
+
+def graph_of(module: Answers | Vectors, max_length: int) -> onnx.ModelProto:
+    """For any number of sequences of up to so many tokens."""
+    require_extra("onnx", "export")
+    require_extra("onnxscript", "export")
+    given = _given()
+    with _exporting(module):
+        names = list(module(**given))
+        program = torch.onnx.export(
+            module, (), kwargs=given, dynamic_shapes=_shapes(max_length), input_names=INPUTS, output_names=names,
+            opset_version=OPSET, dynamo=True, verbose=False,
+        )  # fmt: skip
+    assert program is not None
+    graph: onnx.ModelProto = program.model_proto
+    del graph.graph.value_info[:]  # sizes of what lies between, and where in our source it was said: nobody needs them
+    for node in graph.graph.node:
+        del node.metadata_props[:]
+    graph.producer_name = "litebert"
+    return graph
+
+
+def program_of(module: Answers | Vectors, max_length: int) -> torch.export.ExportedProgram:
+    """The same for torch alone: `torch.export.load` reads it without litebert."""
+    with _exporting(module):
+        return torch.export.export(module, (), kwargs=_given(), dynamic_shapes=_shapes(max_length))
+
+
+@contextmanager
+def _exporting(module: Answers | Vectors) -> Iterator[None]:
+    """Nothing is learned, attention is the plain formula, and what cannot be said in a graph is told in one line."""
+    encoder = module.encoder if isinstance(module, Vectors) else module.albert.encoder
+    before, encoder.backend = encoder.backend, "eager"
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module.eval()
+            yield
+    except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        root: BaseException = error
+        while root.__cause__ is not None:
+            root = root.__cause__
+        said = str(root).strip().splitlines() or [type(root).__name__]
+        raise ConfigError(
+            f"this model cannot be written as a graph ({said[0]}); an LSTM reads texts one by one, for instance: teach "
+            "it again with --head linear, or use --give vectors"
+        ) from error
+    finally:
+        encoder.backend = before
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _given() -> dict[str, Tensor]:
+    """Two sequences, one of them shorter; what they say does not matter."""
+    real = torch.tensor([[1] * 9, [1] * 6 + [0] * 3])
+    second = real * (torch.arange(9) > 3)  # such as the text of a question
+    return dict(zip(INPUTS, (torch.ones_like(real), real, second), strict=True))
+
+
+def _shapes(max_length: int) -> dict[str, dict[int, Any]]:
+    axes = {0: torch.export.Dim("batch", max=MOST_SEQUENCES), 1: torch.export.Dim("length", max=max_length)}
+    return dict.fromkeys(INPUTS, axes)

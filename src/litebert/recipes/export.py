@@ -1,0 +1,218 @@
+"""Write a model for other runtimes, as ONNX or in torch's own form, with the shared layer stored once.
+
+Examples:
+  litebert export --model runs/mine --out runs/onnx
+  litebert export --model runs/mine --int8 --test test.csv --out runs/onnx8
+  litebert export --give vectors --out runs/vectors
+  litebert export --model runs/mine --format torch --out runs/program
+
+The folder holds model.onnx (or model.pt2), tokenizer.json and config.json, which names the classes. A graph takes
+input_ids, attention_mask and token_type_ids, any number of sequences of any length that the model can read. --int8
+stores large matrices in eight bits and multiplies them so; --check, and --test with labelled examples, hold what ONNX
+Runtime computes against torch.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from litebert.builtin import DEFAULT
+from litebert.errors import CheckpointError, ConfigError
+from litebert.files import replacing, write_json
+from litebert.recipes._shared import make_console, refuse_overwrite, write_run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from litebert.interop.onnx import Answers, Vectors
+    from litebert.predict import Model
+
+CLOSE = 1e-3
+"""How far a graph in float32 may be off, as a share of the length of what it gives; it usually is 1e-6."""
+RULED_OUT = -1e3
+FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
+
+
+@dataclass(frozen=True)
+class Config:
+    out: Path
+    """Folder for the graph, its tokenizer and its settings."""
+    model: str = DEFAULT
+    """Folder of a model, or the name of one."""
+    format: Literal["onnx", "torch"] = "onnx"
+    """onnx: a graph for ONNX Runtime and many others. torch: a program that torch.export.load reads."""
+    give: Literal["auto", "answers", "vectors"] = "auto"
+    """What comes out: what the head of its task says (of a pre-trained model, scores of the vocabulary for every
+    token), or hidden states and the vector of the text. auto: vectors of a model that was taught no task."""
+    int8: bool = False
+    """ONNX in eight bits: a quarter of the size, faster on CPUs, a little less exact."""
+    check: bool = False
+    """Hold what the graph gives against torch."""
+    test: Path | None = None
+    """Labelled examples on which both are scored; implies --check."""
+    columns: tuple[str, ...] = ()
+    """What stands where in --test, if not under its usual name: text=sentence label=class."""
+    json: bool = False
+    """Print JSON instead of sentences."""
+
+    def __post_init__(self) -> None:
+        refuse_overwrite(self.out / FILES[self.format], "an exported model")
+        if self.format == "torch" and self.int8:
+            raise ConfigError("--int8 is for ONNX; for torch use: litebert quantize")
+        if self.test is not None and (self.format != "onnx" or self.give == "vectors"):
+            raise ConfigError("--test scores the answers of an ONNX graph; leave out --format torch, --give vectors")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was written, and how near it comes to torch."""
+
+    file: str
+    megabytes: float
+    outputs: list[str]
+    off: float | None = None
+    """The largest distance from what torch gives, as a share of its length, over several shapes."""
+    metric: str = ""
+    scores: tuple[float, float] | None = None
+    """By torch, by the graph."""
+
+
+def run(config: Config) -> None:
+    from litebert.interop.huggingface import Folder, settings_of
+    from litebert.interop.onnx import Answers, Vectors
+    from litebert.predict import Adapted, load
+    from litebert.tasks import Mask
+
+    model = load(config.model, engine="torch")
+    if isinstance(model, Adapted):
+        raise ConfigError(
+            f"{config.model} compares texts with its examples, which no graph holds; export the model it reads by "
+            "(--give vectors), or fine-tune one"
+        )
+    taught = model.task is not None and not isinstance(model.task, Mask)
+    module: Answers | Vectors
+    if config.give == "vectors" or (config.give == "auto" and not taught):
+        if config.test is not None:
+            raise ConfigError(f"--test needs a model that was taught a task, and {config.model} was not")
+        module = Vectors(model.albert, model.after)
+    elif model.task is None:
+        raise ConfigError(f"{config.model} is a bare encoder and answers nothing; use --give vectors")
+    else:
+        module = Answers(model.albert, model.task)
+    console = make_console()
+    with console.status("writing the graph, some ten seconds"):
+        figures = _written(config, module, model)
+    model.tokenizer.save(config.out, model.max_length)
+    parts = (model.albert, model.tokenizer, model.task, model.max_length)
+    write_json(config.out / "config.json", settings_of(Folder(*parts)))
+    write_json(config.out / "export.json", asdict(figures))
+    write_run(config.out, "export", config)
+    _print(config, figures)
+
+
+def _written(config: Config, module: Answers | Vectors, model: Model) -> Figures:
+    import torch
+
+    from litebert.interop.onnx import graph_of, program_of
+    from litebert.interop.onnx_int8 import in_eight_bits
+
+    path = config.out / FILES[config.format]
+    program: Any = None
+    if config.format == "torch":
+        program = program_of(module, model.config.max_position_embeddings)
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            torch.export.save(program, file)
+    else:
+        graph = graph_of(module, model.config.max_position_embeddings)
+        if config.int8:
+            in_eight_bits(graph)
+        with replacing(path) as temporary:
+            temporary.write_bytes(graph.SerializeToString())
+    names = list(module(**_example(1, 4)))
+    figures: dict[str, Any] = {"file": path.name, "megabytes": path.stat().st_size / 1e6, "outputs": names}
+    if config.check or config.test is not None:
+        figures |= _checked(config, path, module, model)
+    return Figures(**figures)
+
+
+def _checked(config: Config, path: Path, module: Answers | Vectors, model: Model) -> dict[str, Any]:
+    import torch
+
+    from litebert.data.batches import Batch
+    from litebert.predict.exported import Exported, by_session
+    from litebert.recipes import evaluate
+
+    session = None if config.format == "torch" else _session(path)
+    program = torch.export.load(path).module() if session is None else None
+    off = 0.0
+    longest = model.config.max_position_embeddings
+    for batch, length in ((1, 1), (1, 17), (3, 40), (2, longest)):
+        given = _example(batch, min(length, longest), model.config.vocab_size)
+        with torch.inference_mode():
+            truth = module(**given)
+            if session is not None:
+                found = by_session(session, Batch(given["input_ids"], given["attention_mask"], given["token_type_ids"]))
+            else:
+                assert program is not None
+                found = program(**given)
+        off = max(off, distance(found, truth))
+    if off > CLOSE and not config.int8:
+        path.unlink()
+        raise CheckpointError(f"what {path} gives is {off:.1%} off from torch, so it was deleted; please report this")
+    if config.test is None:
+        return {"off": off}
+    settings = evaluate.Config(data=(config.test,), columns=config.columns, precision="fp32", device="cpu")
+    both = [evaluate.evaluate(settings, config.model, config.test, one) for one in (model, Exported(model, session))]
+    metric = both[0].metric
+    return {"off": off, "metric": metric, "scores": (both[0].metrics[metric], both[1].metrics[metric])}
+
+
+def distance(found: Mapping[str, Tensor], truth: Mapping[str, Tensor]) -> float:
+    """The largest, as a share of the length of what is true. What is ruled out (scores of -10,000) is equal however far
+    it lies, and the order of such things, which numbers name, says nothing."""
+    off = 0.0
+    for name, values in truth.items():
+        if values.is_floating_point():
+            now, true = (one.double().clamp(min=RULED_OUT) for one in (found[name], values))
+            off = max(off, ((now - true).norm() / true.norm().clamp(min=1e-12)).item())
+    return off
+
+
+def _session(path: Path) -> Any:
+    import torch
+
+    from litebert.errors import require_extra
+
+    onnxruntime = require_extra("onnxruntime", "export")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def _example(batch: int, length: int, vocabulary: int = 2) -> dict[str, Any]:
+    """Made-up sequences; all but the first have padding."""
+    import torch
+
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, vocabulary, (batch, length), generator=draw)
+    real = torch.ones_like(ids)
+    real[1:, max(1, 2 * length // 3) :] = 0
+    second = torch.arange(length) >= length // 3
+    return {"input_ids": ids, "attention_mask": real, "token_type_ids": second * real}
+
+
+def _print(config: Config, figures: Figures) -> None:
+    if config.json:
+        print(json.dumps(asdict(figures)))
+        return
+    print(f"{config.out / figures.file}: {figures.megabytes:.1f} MB, gives {', '.join(figures.outputs)}")
+    if figures.off is not None:
+        print(f"off from torch by {figures.off:.1e} of the length, at most")
+    if figures.scores is not None:
+        was, now = figures.scores
+        print(f"{figures.metric} on {config.test}: {was:.4f} by torch, {now:.4f} by the graph")

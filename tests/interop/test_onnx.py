@@ -1,0 +1,156 @@
+"""Exported graphs, computed by ONNX Runtime, beside torch."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+import litebert
+from litebert.data.batches import Batch
+from litebert.errors import ConfigError
+from litebert.interop.onnx import Answers, Vectors, graph_of, program_of
+from litebert.interop.onnx_int8 import in_eight_bits
+from litebert.model import Albert, AlbertConfig, pretraining_heads
+from litebert.model.config import Sharing
+from litebert.predict.exported import by_session
+from litebert.recipes.export import distance
+from litebert.tasks import Mask
+from litebert.tasks.answer import Answer
+from litebert.tasks.choose import Choose
+from litebert.tasks.classify import Classify
+from litebert.tasks.multilabel import Multilabel
+from litebert.tasks.regress import Regress
+from litebert.tasks.tag import Tag
+
+LONGEST = 64
+TASKS = {
+    "classify": Classify(["a", "b", "c"]), "classify, mlp": Classify(["a", "b"], "mlp"),
+    "classify, cnn": Classify(["a", "b"], "cnn"), "multilabel": Multilabel(["a", "b"]), "regress": Regress(),
+    "tag": Tag(["O", "B-x", "I-x"]), "tag, crf": Tag(["O", "B-x", "I-x"], crf=True), "choose": Choose(),
+    "answer": Answer(), "answer, joint": Answer("joint"), "mask": Mask(),
+}  # fmt: skip
+
+
+def albert_of(task: Any = None, **changes: object) -> Albert:
+    torch.manual_seed(0)
+    settings: dict[str, Any] = {
+        "vocab_size": 100, "embedding_size": 32, "hidden_size": 64, "num_hidden_layers": 3, "intermediate_size": 128,
+        "num_attention_heads": 4, "initializer_range": 0.2, "max_position_embeddings": LONGEST,
+    } | changes  # fmt: skip
+    config = AlbertConfig(**settings)
+    if isinstance(task, Mask):
+        return Albert(config, pretraining_heads(config)).eval()
+    return Albert(config, {} if task is None else {task.head_name: task.head(config)}).eval()
+
+
+def batches() -> list[Batch]:
+    found = []
+    for count, length in ((1, 1), (1, 9), (4, 20), (2, LONGEST)):
+        ids = torch.randint(5, 100, (count, length), generator=torch.Generator().manual_seed(length))
+        real = torch.ones_like(ids, dtype=torch.bool)
+        real[1:, length * 2 // 3 :] = False
+        found.append(Batch(ids, real, (torch.arange(length) >= length // 3) * real.long()))
+    return found
+
+
+def session_of(graph: onnx.ModelProto) -> Any:
+    onnx.checker.check_model(graph)
+    return onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def furthest(graph: onnx.ModelProto, module: torch.nn.Module) -> float:
+    session = session_of(graph)
+    with torch.inference_mode():
+        return max(
+            distance(by_session(session, batch), module(batch.input_ids, batch.real.long(), batch.token_type_ids))
+            for batch in batches()
+        )
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_head_says_the_same_for_any_number_of_texts_of_any_length(name: str) -> None:
+    module = Answers(albert_of(TASKS[name]), TASKS[name])
+    assert furthest(graph_of(module, LONGEST), module) < 1e-4
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"sharing": sharing} for sharing in get_args(Sharing)]
+    + [{"relative_attention_distance": 4, "depth_embedding": True, "lora_rank": 2}, {"num_hidden_groups": 3}],
+    ids=str,
+)
+def test_every_way_of_sharing_says_the_same(changes: dict[str, object]) -> None:
+    albert = albert_of(**changes)
+    with torch.no_grad():
+        for weight in albert.parameters():  # some start as zeros
+            weight += 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+    module = Vectors(albert, None)
+    assert furthest(graph_of(module, LONGEST), module) < 1e-4
+
+
+def test_a_shared_layer_is_stored_once_however_many_passes_there_are() -> None:
+    sizes = [graph_of(Vectors(albert_of(num_hidden_layers=depth), None), LONGEST).ByteSize() for depth in (2, 12)]
+    layer = 4 * (4 * 64 * 64 + 2 * 64 * 128)
+    assert sizes[1] - sizes[0] < layer  # ten passes more cost less than one layer: nodes, no weights
+
+
+def test_the_built_in_model_is_as_small_as_its_weights() -> None:
+    model = litebert.load("litebert-base-en", engine="torch")
+    module = Vectors(model.albert, model.after)
+    graph = graph_of(module, model.max_length)
+    parameters = sum(one.numel() for one in module.parameters())
+    assert graph.ByteSize() < 4 * parameters * 1.01
+    texts = ["The weather is nice.", "It rained for three days, and nobody minded."]
+    encoded = [torch.tensor([one.ids]) for one in model.tokenizer.encode(texts)]
+    truth = model.embed(texts)
+    for eight, close in ((False, 1e-4), (True, 0.2)):
+        if eight:
+            in_eight_bits(graph)
+            assert graph.ByteSize() < 13e6
+        session = session_of(graph)
+        for ids, vector in zip(encoded, truth, strict=True):
+            found = by_session(session, Batch(ids, None, torch.zeros_like(ids)))["sentence_embedding"]
+            assert distance({"": found[0]}, {"": torch.from_numpy(vector)}) < close
+
+
+@pytest.mark.parametrize("name", ["classify", "tag", "mask"])
+def test_eight_bits_are_near(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("litebert.interop.onnx_int8.LARGE", 1 << 10)
+    module = Answers(albert_of(TASKS[name]), TASKS[name])
+    graph = graph_of(module, LONGEST)
+    before = graph.ByteSize()
+    in_eight_bits(graph)
+    assert graph.ByteSize() < 0.6 * before
+    kinds = {node.op_type for node in graph.graph.node}
+    assert "MatMulInteger" in kinds
+    assert 1e-5 < furthest(graph, module) < 0.1
+
+
+def test_the_table_of_words_stands_once_though_it_is_read_and_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("litebert.interop.onnx_int8.LARGE", 1 << 10)
+    graph = graph_of(Answers(albert_of(TASKS["mask"], vocab_size=20_000), TASKS["mask"]), LONGEST)
+    in_eight_bits(graph)
+    assert [list(one.dims) for one in graph.graph.initializer].count([20_000, 32]) == 1
+    assert [32, 20_000] not in [list(one.dims) for one in graph.graph.initializer]
+
+
+def test_torchs_own_form_says_the_same() -> None:
+    module = Answers(albert_of(TASKS["classify"]), TASKS["classify"])
+    program = program_of(module, LONGEST).module()
+    with torch.inference_mode():
+        for batch in batches():
+            given = {"input_ids": batch.input_ids, "attention_mask": batch.real.long()}
+            given["token_type_ids"] = batch.token_type_ids
+            assert distance(program(**given), module(**given)) < 1e-5
+
+
+def test_what_no_graph_can_say_is_told_with_a_remedy() -> None:
+    task = Classify(["a", "b"], "lstm")
+    module = Answers(albert_of(task), task)
+    with pytest.raises(ConfigError, match=r"LSTM reads texts one by one.* --head linear"):
+        graph_of(module, LONGEST)
+    assert module.albert.encoder.backend == "auto"

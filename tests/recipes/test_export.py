@@ -1,0 +1,87 @@
+"""`litebert export` from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import tokenizers
+
+from litebert.predict import load
+from tests.recipes.conftest import Flow, litebert, make_examples, write_csv
+
+
+def test_a_classifier_answers_the_same_elsewhere(
+    flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_csv(tmp_path / "some.csv", make_examples(24, seed=3))
+    out = tmp_path / "onnx"
+    assert litebert("export", "--model", flow.classifier, "--test", data, "--out", out, "--json") == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures == json.loads((out / "export.json").read_text())
+    assert figures["off"] < 1e-4
+    assert figures["metric"] == "accuracy"
+    assert figures["scores"][0] == figures["scores"][1] > 0.5
+
+    # as somebody would use it who has never heard of litebert
+    tokenizer = tokenizers.Tokenizer.from_file(str(out / "tokenizer.json"))
+    session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
+    encoded = tokenizer.encode("rain and thunder on the roof")
+    given = {"input_ids": encoded.ids, "attention_mask": encoded.attention_mask, "token_type_ids": encoded.type_ids}
+    (scores,) = session.run(["scores"], {name: np.array([values]) for name, values in given.items()})
+    names = json.loads((out / "config.json").read_text())["id2label"]
+    truth = load(flow.classifier).predict(["rain and thunder on the roof"])[0]
+    assert names[str(scores[0].argmax())] == truth.label
+
+    assert litebert("export", "--model", flow.classifier, "--out", out) == 2
+    assert "already holds an exported model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("give", ["auto", "answers"])
+def test_a_pre_trained_model_gives_vectors_or_scores_of_the_vocabulary(
+    flow: Flow, give: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--model", flow.pretrained, "--give", give, "--int8", "--check")
+    assert litebert("export", *given, "--out", tmp_path / "out") == 0
+    told = capsys.readouterr().out
+    wanted = "logits" if give == "answers" else "last_hidden_state, sentence_embedding"
+    assert f"MB, gives {wanted}" in told
+    assert "off from torch by" in told
+
+
+def test_torchs_own_form(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--model", flow.classifier, "--format", "torch", "--check", "--json")
+    assert litebert("export", *given, "--out", tmp_path / "out") == 0
+    assert json.loads(capsys.readouterr().out)["off"] < 1e-5
+    assert (tmp_path / "out" / "model.pt2").is_file()
+
+
+def test_mistakes_are_told_and_nothing_is_written(
+    flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_csv(tmp_path / "some.csv", make_examples(6, seed=3))
+    adapted = tmp_path / "adapted"
+    assert litebert("adapt", "--model", flow.pretrained, "--examples", data, "--out", adapted) == 0
+    capsys.readouterr()
+    for flags, said in (
+        (("--model", tmp_path / "none"), "no such folder"),
+        (("--model", adapted), "compares texts with its examples"),
+        (("--model", flow.pretrained, "--test", data), "needs a model that was taught a task"),
+        (("--model", flow.classifier, "--format", "torch", "--int8"), "--int8 is for ONNX"),
+        (("--model", flow.classifier, "--give", "vectors", "--test", data), "--test scores the answers"),
+    ):
+        assert litebert("export", *flags, "--out", tmp_path / "out") == 2
+        assert said in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_graph_that_is_wrong_is_not_kept(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("litebert.recipes.export.CLOSE", 0.0)
+    assert litebert("export", "--model", flow.classifier, "--check", "--out", tmp_path / "out") == 2
+    assert "so it was deleted" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "model.onnx").exists()
