@@ -28,6 +28,7 @@ RECIPES = (
     "finetune",
     "meta-train",
     "adapt",
+    "distill",
     "quantize",
     "export",
     "evaluate",
@@ -38,7 +39,6 @@ RECIPES = (
 PLANNED = {
     "embed": "turn sentences into vectors",
     "search": "semantic search over a file",
-    "distill": "teach a smaller model what a larger one knows",
     "convert": "read and write TensorFlow and Keras checkpoints",
     "serve": "answer over HTTP",
     "reproduce": "re-run the paper's experiments",

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from litebert.builtin import DEFAULT
 from litebert.errors import CheckpointError, ConfigError
 from litebert.files import replacing, write_json
+from litebert.recipes._compressing import scores_of
 from litebert.recipes._shared import make_console, refuse_overwrite, write_run
 
 if TYPE_CHECKING:
@@ -145,7 +146,6 @@ def _checked(config: Config, path: Path, module: Answers | Vectors, model: Model
 
     from litebert.data.batches import Batch
     from litebert.predict.exported import Exported, by_session
-    from litebert.recipes import evaluate
 
     session = None if config.format == "torch" else _session(path)
     program = torch.export.load(path).module() if session is None else None
@@ -166,10 +166,8 @@ def _checked(config: Config, path: Path, module: Answers | Vectors, model: Model
         raise CheckpointError(f"what {path} gives is {off:.1%} off from torch, so it was deleted; please report this")
     if config.test is None:
         return {"off": off}
-    settings = evaluate.Config(data=(config.test,), columns=config.columns, precision="fp32", device="cpu")
-    both = [evaluate.evaluate(settings, config.model, config.test, one) for one in (model, Exported(model, session))]
-    metric = both[0].metric
-    return {"off": off, "metric": metric, "scores": (both[0].metrics[metric], both[1].metrics[metric])}
+    metric, both = scores_of([model, Exported(model, session)], config.test, config.columns)
+    return {"off": off, "metric": metric, "scores": tuple(both)}
 
 
 def distance(found: Mapping[str, Tensor], truth: Mapping[str, Tensor]) -> float:

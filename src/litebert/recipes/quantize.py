@@ -14,22 +14,14 @@ a GPU, the same weights are used in float32.
 from __future__ import annotations
 
 import json
-import statistics
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from litebert.builtin import DEFAULT
-from litebert.errors import ConfigError, DataError
+from litebert.errors import ConfigError
 from litebert.files import write_json
+from litebert.recipes._compressing import TIMED_TOKENS, examples_of, milliseconds, scores_of
 from litebert.recipes._shared import make_console, refuse_overwrite, write_run
-
-if TYPE_CHECKING:
-    from litebert.data.batches import Example
-    from litebert.predict import Model
-
-TIMED_TOKENS, ROUNDS = 64, 9
 
 
 @dataclass(frozen=True)
@@ -79,7 +71,7 @@ def run(config: Config) -> None:
     model = load(config.model, engine="torch")
     if model.int8 is not None:
         raise ConfigError(f"{config.model} is in eight bits already; give the model that it was made from")
-    examples = [] if config.data is None else _examples(model, config.data, config.columns)
+    examples = [] if config.data is None else examples_of(model, config.data, config.columns, 2 * MOST)
     learned, others = examples[:MOST], examples[MOST : 2 * MOST] or examples
     console = make_console()
     with counting(console, f"reading {len(learned):,} texts", len(learned)) as bar:
@@ -88,71 +80,23 @@ def run(config: Config) -> None:
     write_run(config.out, "quantize", config)
     small = load(config.out)  # what people will load is what is measured
     weighs = [_weighs(folder) for folder in (folder_of(config.model), config.out)]
-    metric, scores = ("", None) if config.test is None else _scores(config, model, small)
+    metric, scores = "", None
+    if config.test is not None:
+        metric, (was, now) = scores_of([model, small], config.test, config.columns)
+        scores = was, now
+    before, after = milliseconds([model, small])
     found = Figures(
-        (weighs[0], weighs[1]), _milliseconds(model, small), loss_of(model, small, others).by_pass if others else [],
-        metric, scores,
-    )  # fmt: skip
+        (weighs[0], weighs[1]), (before, after), loss_of(model, small, others).by_pass if others else [], metric, scores
+    )
     write_json(config.out / "quantize.json", asdict(found))
     _print(config, found)
     console.print(f"model in {config.out}", highlight=False, markup=False)
     console.print(f"next: litebert predict --model {config.out}", highlight=False, markup=False)
 
 
-def _examples(model: Model, path: Path, columns: tuple[str, ...]) -> list[Example]:
-    """What the model is going to read, evenly taken from the file."""
-    from litebert.compress.int8 import MOST
-    from litebert.data.batches import Example
-    from litebert.data.corpus import read_lines
-    from litebert.data.labelled import TABLES, Source, format_of
-    from litebert.tasks import TrainableTask
-
-    task = model.task
-    if isinstance(task, TrainableTask):
-        items = list(model.items_of(path, Source.of(columns)))
-        chosen = items[:: max(1, len(items) // (2 * MOST))]
-        examples = task.features(
-            [model.parse(item, where) for where, item in chosen], model.tokenizer, model.max_length
-        )
-    elif format_of(path) in TABLES:
-        raise ConfigError(f"{path}: {model.source} was taught no task that reads tables; give it plain text")
-    else:
-        lines = [line for line in read_lines([path]) if line.strip()]
-        chosen_lines = lines[:: max(1, len(lines) // (2 * MOST))]
-        examples = [Example([one]) for one in model.tokenizer.encode(chosen_lines, max_length=model.max_length)]
-    if not examples:
-        raise DataError(f"{path}: holds no text; give a file of texts such as the model will read")
-    return examples
-
-
-def _scores(config: Config, model: Model, small: Model) -> tuple[str, tuple[float, float]]:
-    from litebert.recipes import evaluate
-
-    assert config.test is not None
-    settings = evaluate.Config(data=(config.test,), columns=config.columns, precision="fp32", device="cpu")
-    was, now = (evaluate.evaluate(settings, config.model, config.test, one) for one in (model, small))
-    return was.metric, (was.metrics[was.metric], now.metrics[now.metric])
-
-
 def _weighs(folder: Path) -> float:
     file = folder / "model.safetensors"
     return file.stat().st_size / 1e6 if file.is_file() else float("nan")
-
-
-def _milliseconds(*models: Model) -> tuple[float, float]:
-    """For one short text, in turns."""
-    import torch
-
-    ids = torch.arange(TIMED_TOKENS)[None] % models[0].config.vocab_size
-    seconds: list[list[float]] = [[] for _ in models]
-    with torch.inference_mode():
-        for _ in range(ROUNDS):
-            for model, times in zip(models, seconds, strict=True):
-                began = time.perf_counter()
-                model.encoder(ids)
-                times.append(time.perf_counter() - began)
-    was, now = (1000 * statistics.median(times) for times in seconds)
-    return was, now
 
 
 def _print(config: Config, found: Figures) -> None:

@@ -192,14 +192,20 @@ class Choose(TrainableTask[ChooseInput, ChooseOutput]):
 
 
 def _by_option(scores: Tensor, batch: Batch) -> Tensor:  # (S,) -> (B, MAX_OPTIONS)
-    """The best window of each option; a gradient reaches that window alone."""
-    assert batch.targets is not None
+    """The best window of each option; a gradient reaches that window alone.
+
+    How many options there are is known from the targets; without them every window stands for itself.
+    """
     counts = batch.owner.new_zeros(batch.examples).index_add(0, batch.owner, torch.ones_like(batch.owner))
-    windows = counts // batch.targets[:, 1]
     place = torch.arange(len(scores), device=scores.device) - (counts.cumsum(0) - counts)[batch.owner]
-    cell = batch.owner * MAX_OPTIONS + place // windows[batch.owner]
-    empty = torch.full((batch.examples * MAX_OPTIONS,), NOT_THERE, device=scores.device)
-    return empty.scatter_reduce(0, cell, scores.float(), "amax").view(batch.examples, MAX_OPTIONS)
+    width = MAX_OPTIONS
+    if batch.targets is None:
+        width = int(counts.max())
+    else:
+        place = place // (counts // batch.targets[:, 1])[batch.owner]
+    empty = torch.full((batch.examples * width,), NOT_THERE, device=scores.device)
+    cells = batch.owner * width + place
+    return empty.scatter_reduce(0, cells, scores.float(), "amax").view(batch.examples, width)
 
 
 def _texts(record: ChooseInput) -> tuple[str, list[str]]:

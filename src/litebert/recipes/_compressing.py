@@ -1,0 +1,68 @@
+"""What recipes do that make a model smaller: read what it will read, and say what was gained and lost."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from litebert.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from litebert.data.batches import Example
+    from litebert.predict import Model
+
+TIMED_TOKENS, ROUNDS = 64, 9
+
+
+def examples_of(model: Model, path: Path, columns: tuple[str, ...], most: int | None = None) -> list[Example]:
+    """What the model is going to read, without labels: all of it, or so many evenly taken from the file."""
+    from litebert.data.batches import Example
+    from litebert.data.corpus import read_lines
+    from litebert.data.labelled import TABLES, Source, format_of
+    from litebert.tasks import TrainableTask
+
+    def chosen(count: int) -> slice:
+        return slice(None, None, 1 if most is None else max(1, count // most))
+
+    task = model.task
+    if isinstance(task, TrainableTask):
+        items = list(model.items_of(path, Source.of(columns)))
+        records = [model.parse(item, where) for where, item in items[chosen(len(items))]]
+        examples = task.features(records, model.tokenizer, model.max_length)
+    elif format_of(path) in TABLES:
+        raise ConfigError(f"{path}: {model.source} was taught no task that reads tables; give it plain text")
+    else:
+        lines = [line for line in read_lines([path]) if line.strip()]
+        encoded = model.tokenizer.encode(lines[chosen(len(lines))], max_length=model.max_length)
+        examples = [Example([one]) for one in encoded]
+    if not examples:
+        raise DataError(f"{path}: holds no text; give a file of texts such as the model will read")
+    return examples
+
+
+def scores_of(models: Sequence[Model], test: Path, columns: tuple[str, ...]) -> tuple[str, list[float]]:
+    """The name of the metric that decides, and what each of them gets on labelled examples, in float32 on a CPU."""
+    from litebert.recipes import evaluate
+
+    settings = evaluate.Config(data=(test,), columns=columns, precision="fp32", device="cpu")
+    found = [evaluate.evaluate(settings, str(one.source), test, one) for one in models]
+    return found[0].metric, [one.metrics[found[0].metric] for one in found]
+
+
+def milliseconds(models: Sequence[Model]) -> list[float]:
+    """The encoders' time for one text of 64 tokens on this CPU, in turns."""
+    import torch
+
+    ids = torch.arange(TIMED_TOKENS)[None] % models[0].config.vocab_size
+    ids = ids[:, : min(one.config.max_position_embeddings for one in models)]
+    seconds: list[list[float]] = [[] for _ in models]
+    with torch.inference_mode():
+        for _ in range(ROUNDS):
+            for model, times in zip(models, seconds, strict=True):
+                began = time.perf_counter()
+                model.encoder(ids)
+                times.append(time.perf_counter() - began)
+    return [1000 * statistics.median(times) for times in seconds]

@@ -1,0 +1,189 @@
+"""A distillation run: its parts, what the loop asks of them, and what happens after a step. `distill` has the
+settings."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from litebert.compress import Distiller, student_of
+from litebert.data.batches import Batch, Example, by_length, collate, epoch_batches, steps_per_epoch
+from litebert.errors import ConfigError, DataError
+from litebert.files import sha256_of, write_json
+from litebert.predict import load
+from litebert.recipes._compressing import examples_of, milliseconds, scores_of
+from litebert.recipes._shared import load_to_teach, write_run
+from litebert.recipes.distill import Result
+from litebert.train.checkpointing import Checkpoints
+from litebert.train.guard import Guard
+from litebert.train.log import RunLog
+from litebert.train.loop import Step, train
+from litebert.train.optimizers import adamw, warmup_linear
+from litebert.train.runtime import has_bfloat16, pick_device
+from litebert.train.saving import SaveEvery
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from litebert.recipes.distill import Config
+
+USUAL_RATE = 1e-4  # for a hidden size of 768
+WEIGHT_DECAY = 0.01
+HELD_OUT = 10  # every tenth
+UNDECISIVE = {"out", "resume", "device", "save_every", "json", "test"}
+
+
+def distill(config: Config, console: Console) -> Result | None:
+    """Teach and save a student; None when a stop was asked for before the end."""
+    began = time.perf_counter()
+    run = Run(config, console)
+    if not run():
+        return None
+    seconds = time.perf_counter() - began
+    models = [run.teacher.to("cpu"), load(config.out)]  # what people will load is what is measured
+    metric, scores = "", None
+    if config.test is not None:
+        metric, (was, now) = scores_of(models, config.test, config.columns)
+        scores = was, now
+    passes, parameters = (
+        [one.config.num_hidden_layers for one in models],
+        [sum(weight.numel() for weight in one.encoder.parameters()) for one in models],
+    )
+    times = milliseconds(models)
+    result = Result(
+        (passes[0], passes[1]), (parameters[0], parameters[1]), (times[0], times[1]), (run.start, run.best),
+        run.best_epoch, seconds, metric, scores,
+    )  # fmt: skip
+    write_json(config.out / "finished.json", asdict(result))
+    return result
+
+
+class Run:
+    """What changes while a run goes on."""
+
+    def __init__(self, config: Config, console: Console) -> None:
+        self.config, self.console = config, console
+        self.device = pick_device(config.device)
+        self.teacher = load_to_teach(config.teacher)
+        start = self.teacher if config.student is None else load_to_teach(config.student)
+        usual = start.config.num_hidden_layers
+        if config.student is None:
+            usual = max(1, usual // 2)
+        self.student = student_of(self.teacher, start, usual if config.passes is None else config.passes)
+        examples = examples_of(self.teacher, config.data, config.columns)
+        if len(examples) < 2:
+            raise DataError(f"{config.data}: {len(examples)} text is too few; give hundreds, or better thousands")
+        held_out = np.random.default_rng(config.seed).permutation(len(examples))[: -(-len(examples) // HELD_OUT)]
+        self.held_out = [examples[i] for i in held_out.tolist()]
+        kept = np.delete(np.arange(len(examples)), held_out).tolist()
+        self.examples = [examples[i] for i in kept]
+        self.lengths = np.array([one.length for one in self.examples])
+        self.epoch_steps = steps_per_epoch(len(self.examples), config.batch_size)
+        self.epochs = config.epochs or min(20, max(3, -(-50_000 // len(self.examples))))
+        torch.manual_seed(config.seed)
+        self.distiller = Distiller(self.student, self.teacher).to(self.device)
+        self.teacher.to(self.device)
+        self.bf16 = config.precision == "bf16" or (config.precision == "auto" and has_bfloat16(self.device))
+        rate = config.learning_rate or USUAL_RATE * 768 / self.student.config.hidden_size
+        self.schedule = warmup_linear(rate, self.epochs * self.epoch_steps)
+        self.optimizer = adamw(self.distiller, weight_decay=WEIGHT_DECAY)
+        self.stateful: dict[str, Any] = {"model": self.distiller, "optimizer": self.optimizer}
+        self.guard = Guard(self.stateful, spike=math.inf)
+        self.saving = SaveEvery.parse(config.save_every, self.epoch_steps)
+        self.decisive = {name: str(value) for name, value in asdict(config).items() if name not in UNDECISIVE}
+        self.decisive |= {f"content of {config.data}": sha256_of(config.data), "bf16": str(self.bf16)}
+        self.start, self.best, self.best_epoch = math.inf, math.inf, 0
+        self._epoch, self._batches = -1, [np.empty(0, dtype=np.int64)]
+
+    def __call__(self) -> bool:
+        """True when all steps were done."""
+        config = self.config
+        with Checkpoints(config.out / "checkpoints", self.stateful) as self.checkpoints:
+            start = self.checkpoints.load_latest(self.decisive) if config.resume else 0
+            if start:
+                state = self.checkpoints.state
+                self.start, self.best, self.best_epoch = state["start"], state["best"], state["best_epoch"]
+                self.guard.restore(state["guard"])
+                self._say(f"going on from step {start:,}")
+            self._introduce()
+            with RunLog(config.out, self.console, "distill", start=start) as self.log:
+                if not start:
+                    figures = self._measure()
+                    self.start = figures["loss"]
+                    self.log.validation(0, figures)
+                try:
+                    return train(
+                        self.distiller, self._loss, self._read, self.optimizer, self.schedule,
+                        steps=self.epochs * self.epoch_steps, start=start, seed=config.seed, guard=self.guard,
+                        hooks=[self.log, self._validate, self._save], on_trouble=self.log.say,
+                    )  # fmt: skip
+                except torch.OutOfMemoryError as error:
+                    rows = config.batch_size
+                    raise ConfigError(
+                        f"out of memory with {rows} texts at once; try --batch-size {max(1, rows // 2)}, in another "
+                        "--out"
+                    ) from error
+
+    def _introduce(self) -> None:
+        """Say and write down what is about to happen."""
+        write_run(self.config.out, "distill", self.config)
+        passes = (self.teacher.config.num_hidden_layers, self.student.config.num_hidden_layers)
+        self._say(
+            f"from {passes[0]} passes to {passes[1]}: {len(self.examples):,} texts to learn on, {len(self.held_out):,} "
+            f"to choose by; {self.epochs} epochs of {self.epoch_steps:,} steps, on {self.device}"
+        )
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False)
+
+    # what the loop asks for
+
+    def _read(self, step: int) -> list[Batch]:
+        epoch, within = divmod(step, self.epoch_steps)
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._batches = epoch_batches(self.lengths, self.config.batch_size, self.config.seed, epoch)
+        return [self._collated([self.examples[i] for i in self._batches[within]])]
+
+    def _collated(self, examples: list[Example]) -> Batch:
+        return collate(examples, self.student.tokenizer.pad_id).to(self.device)
+
+    def _loss(self, batch: Batch) -> dict[str, Tensor]:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+            found: dict[str, Tensor] = self.distiller(batch)
+        return found
+
+    # what happens after a step
+
+    def _validate(self, step: Step) -> None:
+        if step.done % self.epoch_steps:
+            return
+        figures = self._measure()
+        self.log.validation(step.done, figures)
+        if figures["loss"] <= self.best:
+            self.best, self.best_epoch = figures["loss"], step.done // self.epoch_steps
+            self.student.save(self.config.out)
+
+    def _measure(self) -> dict[str, float]:
+        """How far the student is from the teacher on the texts that it does not learn on."""
+        total: dict[str, float] = {}
+        self.distiller.eval()
+        with torch.inference_mode():
+            for group in by_length([one.length for one in self.held_out], self.config.batch_size):
+                some = [self.held_out[i] for i in group]
+                for name, value in self._loss(self._collated(some)).items():
+                    total[name] = total.get(name, 0.0) + value.item() * len(some) / len(self.held_out)
+        self.distiller.train()
+        return total
+
+    def _save(self, step: Step) -> None:
+        if step.stopping or self.saving.due(step.done):
+            self.log.flush()
+            state = {"start": self.start, "best": self.best, "best_epoch": self.best_epoch}
+            self.checkpoints.save(step.done, self.decisive, state=state | {"guard": self.guard.state()})

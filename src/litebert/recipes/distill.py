@@ -1,0 +1,125 @@
+"""Teach a smaller model to answer as a larger one does, from texts without labels.
+
+Examples:
+  litebert distill --teacher runs/mine --data texts.csv --out runs/half
+  litebert distill --teacher runs/mine --data texts.csv --test test.csv --passes 3 --out runs/quarter
+  litebert distill --teacher runs/mine --student runs/small --data texts.csv --out runs/distilled
+  litebert distill --teacher litebert-base-en --data text.txt --passes 6 --out runs/half
+
+By default the student is the teacher with half of its passes: a shared layer needs no other weights for that, and they
+learn to say after six what they said after twelve. --data are texts such as the model will read, in the form of its
+task, the more the better; labels in it are not looked at. A teacher that was only pre-trained reads plain text, and
+the student learns its hidden states.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from litebert.errors import ConfigError
+from litebert.recipes._compressing import TIMED_TOKENS
+from litebert.recipes._shared import INTERRUPTED, check_numbers, is_finished, make_console
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    teacher: str
+    """Folder of the model to learn from, or the name of one."""
+    data: Path
+    """Texts to learn on: a table as for the teacher's task, or plain text."""
+    out: Path
+    """Folder for the student, its checkpoints and its log."""
+    student: str | None = None
+    """Folder of the model to begin with, of the teacher's vocabulary; by default the teacher itself."""
+    passes: int | None = None
+    """Of the student; by default half of the teacher's, or as many as --student has."""
+    test: Path | None = None
+    """Labelled examples on which teacher and student are measured, once."""
+    columns: tuple[str, ...] = ()
+    """What stands where, if not under its usual name: text=sentence label=class, or text=1 label=2."""
+    epochs: int | None = None
+    """Times to go through the texts; by default 3 to 20, more for fewer texts."""
+    batch_size: int = 32
+    """Texts per step."""
+    learning_rate: float | None = None
+    """The highest rate; by default 1e-4 for a hidden size of 768, more for smaller students in proportion."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """auto: bf16 on a GPU and on a CPU with instructions for it, fp32 elsewhere."""
+    save_every: str = "1epoch"
+    """Between checkpoints: steps ("500"), minutes ("10min") or epochs ("1epoch")."""
+    seed: int = 0
+    """Decides the order of the texts, and which tenth of them the best epoch is chosen by."""
+    resume: bool = False
+    """Go on from the last checkpoint in --out."""
+    json: bool = False
+    """Print JSON instead of a table."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train."""
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("epochs", "passes") if getattr(self, name) is not None]
+        check_numbers(self, "batch_size", *given)
+        if self.learning_rate is not None and not 0 < self.learning_rate < 1:
+            raise ConfigError(f"learning_rate={self.learning_rate} must lie between 0 and 1; 1e-4 is usual")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a student came to. Of each pair the teacher's comes first."""
+
+    passes: tuple[int, int]
+    parameters: tuple[int, int]
+    milliseconds: tuple[float, float]
+    """For one text of 64 tokens, the encoder alone, on this CPU."""
+    distance: tuple[float, float]
+    """From the teacher on the texts that were held out, before the first step and after the best epoch."""
+    epoch: int
+    """The best."""
+    seconds: float
+    metric: str = ""
+    scores: tuple[float, float] | None = None
+
+
+def run(config: Config) -> int:
+    from litebert.recipes._distilling import distill
+
+    console = make_console()
+    if is_finished(config.out, "distill", "a distilled model", config.resume, console):
+        return 0
+    found = distill(config, console)
+    if found is None:
+        console.print("stopped; to go on, run the same command with --resume", highlight=False, markup=False)
+        return INTERRUPTED
+    _print(config, found)
+    console.print(f"model in {config.out}", highlight=False, markup=False)
+    console.print(
+        f"next: litebert quantize --model {config.out} --data {config.data} --out {config.out}-int8", highlight=False,
+        markup=False,
+    )  # fmt: skip
+    return 0
+
+
+def _print(config: Config, found: Result) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    if config.json:
+        print(json.dumps(asdict(found)))
+        return
+    table = Table()
+    for name in ("", "teacher", "student", ""):
+        table.add_column(name, justify="right" if name else "left")
+    table.add_row("passes", *map(str, found.passes), "")
+    table.add_row("parameters", *(f"{one:,}" for one in found.parameters), "")
+    was, now = found.milliseconds
+    table.add_row(f"{TIMED_TOKENS} tokens, ms", f"{was:.1f}", f"{now:.1f}", f"{was / now:.1f} times as fast")
+    if found.scores is not None:
+        before, after = found.scores
+        share = f"{after / before:.1%} of it" if before > 0 else ""
+        table.add_row(found.metric, f"{before:.4f}", f"{after:.4f}", share)
+    first, last = found.distance
+    table.add_row("distance", "", f"{last:.3f}", f"{first:.3f} before, epoch {found.epoch} is the best")
+    Console().print(table)

@@ -1,0 +1,108 @@
+"""Students and their teachers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import litebert
+from litebert.compress import Distiller, student_of
+from litebert.data.batches import Batch
+from litebert.errors import ConfigError
+from litebert.model import Albert, AlbertConfig
+from litebert.predict import Model
+from litebert.tasks.answer import Answer
+from litebert.tasks.choose import Choose
+from litebert.tasks.classify import Classify
+from litebert.tasks.multilabel import Multilabel
+from litebert.tasks.regress import Regress
+from litebert.tasks.tag import Tag
+
+TASKS: list[Any] = [
+    None, Classify(["a", "b", "c"]), Multilabel(["a", "b"]), Regress(), Tag(["O", "B-x"]), Tag(["O", "B-x"], crf=True),
+    Answer(), Choose(),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return litebert.load("litebert-small-zh").tokenizer
+
+
+def model_of(tokenizer: Any, task: Any = None, **changes: object) -> Model:
+    torch.manual_seed(0)
+    settings: dict[str, Any] = {
+        "vocab_size": 10_000, "embedding_size": 16, "hidden_size": 32, "num_hidden_layers": 4, "intermediate_size": 64,
+        "num_attention_heads": 4, "initializer_range": 0.2,
+    } | changes  # fmt: skip
+    config = AlbertConfig(**settings)
+    return Model(Albert(config, {} if task is None else {task.head_name: task.head(config)}).eval(), tokenizer, task)
+
+
+def batch() -> Batch:
+    ids = torch.randint(5, 100, (4, 9), generator=torch.Generator().manual_seed(1))
+    real = torch.arange(9) < torch.tensor([9, 7, 5, 9])[:, None]
+    owner = torch.tensor([0, 0, 1, 1])
+    return Batch(ids, real, (torch.arange(9) > 3) * real.long(), owner, 2, real.sum(1))
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: "none" if task is None else task.name)
+def test_a_student_with_all_passes_is_the_teacher_and_one_with_fewer_is_not(task: Any, tokenizer: Any) -> None:
+    teacher = model_of(tokenizer, task)
+    same = Distiller(student_of(teacher, teacher, 4), teacher).eval()(batch())
+    assert same["loss"].item() == pytest.approx(0, abs=1e-6)
+    fewer = Distiller(student_of(teacher, teacher, 2), teacher).eval()(batch())
+    assert set(fewer) == {"loss", "states", *([] if task is None else ["answers"])}
+    assert all(value > 1e-4 for value in fewer.values())
+
+
+def test_the_student_learns_and_the_teacher_does_not(tokenizer: Any) -> None:
+    task = Classify(["a", "b", "c"])
+    teacher = model_of(tokenizer, task)
+    before = [weight.clone() for weight in teacher.albert.parameters()]
+    student = student_of(teacher, teacher, 2)
+    distiller = Distiller(student, teacher)
+    optimizer = torch.optim.Adam(distiller.parameters(), 1e-3)
+    first = distiller(batch())["loss"].item()
+    for _ in range(60):
+        optimizer.zero_grad()
+        found = distiller(batch())["loss"]
+        found.backward()
+        optimizer.step()
+    assert found.item() < first / 3
+    assert all(map(torch.equal, teacher.albert.parameters(), before))
+
+
+def test_a_narrower_student_is_compared_through_a_map(tokenizer: Any) -> None:
+    teacher = model_of(tokenizer, Regress())
+    distiller = Distiller(student_of(teacher, model_of(tokenizer, hidden_size=16), 4), teacher)
+    assert isinstance(distiller.bridge, torch.nn.Linear)
+    assert distiller(batch())["loss"].isfinite()
+    assert distiller.bridge.weight.grad is None
+    distiller(batch())["loss"].backward()
+    assert distiller.bridge.weight.grad is not None
+
+
+def test_a_student_is_saved_with_its_passes_and_its_task(tokenizer: Any, tmp_path: Path) -> None:
+    teacher = model_of(tokenizer, Classify(["a", "b"]))
+    student_of(teacher, teacher, 3).save(tmp_path)
+    found = litebert.load(tmp_path)
+    assert found.config.num_hidden_layers == 3
+    assert found.task is not None
+    assert found.task.name == "classify"
+
+
+def test_what_cannot_be_learned_is_told(tokenizer: Any) -> None:
+    teacher = model_of(tokenizer, Classify(["a", "b"]))
+    other = litebert.load("litebert-base-en")
+    with pytest.raises(ConfigError, match="the same vocabulary"):
+        student_of(teacher, other, 12)
+    own = model_of(tokenizer, sharing="none")
+    with pytest.raises(ConfigError, match="only one layer that is shared"):
+        student_of(teacher, own, 2)
+    assert student_of(teacher, own, 4).config.sharing == "none"
+    with pytest.raises(ConfigError, match="joint head"):
+        student_of(model_of(tokenizer, Answer("joint")), teacher, 4)

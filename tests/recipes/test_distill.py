@@ -1,0 +1,138 @@
+"""`litebert distill` from the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from litebert.files import read_json, sha256_of
+from litebert.predict import load
+from tests.recipes.conftest import UNUSUAL, Flow, litebert, make_examples, write_csv
+
+QUICK = ("--epochs", 2, "--device", "cpu", "--passes", 1)
+
+
+def weights(folder: Path) -> str:
+    return sha256_of(folder / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_csv(tmp_path_factory.mktemp("data") / "some.csv", make_examples(96, seed=3))
+
+
+@pytest.fixture(scope="module")
+def distilled(flow: Flow, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("distilled") / "out"
+    assert litebert("distill", "--teacher", flow.classifier, "--data", data, "--out", out, *QUICK) == 0
+    return out
+
+
+def test_a_student_comes_nearer_and_both_are_scored(
+    flow: Flow, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    given = ("distill", "--teacher", flow.classifier, "--data", data, "--test", data, "--out", out, *QUICK)
+    assert litebert(*given, "--epochs", 6, "--json") == 0
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert found["distance"][1] < found["distance"][0]
+    assert found["passes"] == [load(flow.classifier).config.num_hidden_layers, 1]
+    assert found["metric"] == "accuracy"
+    assert found["scores"][1] > 1 / 3
+    assert read_json(out / "finished.json") == found
+    assert f"next: litebert quantize --model {out}" in told.err
+    assert load(out).config.num_hidden_layers == 1
+    assert litebert("evaluate", "--model", out, "--data", data, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["accuracy"] == pytest.approx(found["scores"][1])
+    assert litebert(*given) == 2
+    assert "already holds a distilled model" in capsys.readouterr().err
+    assert litebert(*given, "--resume") == 0
+    assert "nothing to resume" in capsys.readouterr().err
+
+
+def test_a_pre_trained_teacher_is_learned_from_plain_text(
+    flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--teacher", flow.pretrained, "--data", flow.corpus, "--out", tmp_path / "out", *QUICK)
+    assert litebert("distill", *given) == 0
+    told = capsys.readouterr().out
+    assert "times as fast" in told
+    assert load(tmp_path / "out").fill_mask("the [MASK] was late")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--passes", 2), ("--epochs", 1), ("--batch-size", 7), ("--learning-rate", 1e-3), ("--seed", 1),
+        ("--precision", UNUSUAL), ("--student", "pretrained"),
+    ],
+    ids=lambda flags: " ".join(map(str, flags)),
+)  # fmt: skip
+def test_every_setting_changes_what_is_learned(
+    flags: tuple[object, ...], flow: Flow, data: Path, distilled: Path, tmp_path: Path
+) -> None:
+    if flags[0] == "--student":
+        flags = ("--student", flow.pretrained)
+    given = ("--teacher", flow.classifier, "--data", data, "--out", tmp_path / "out", *QUICK)
+    assert litebert("distill", *given, *flags) == 0
+    assert weights(tmp_path / "out") != weights(distilled)
+
+
+def test_labels_are_not_looked_at(flow: Flow, data: Path, distilled: Path, tmp_path: Path) -> None:
+    rows = [{"text": row["text"]} for row in make_examples(96, seed=3)]
+    given = ("--teacher", flow.classifier, "--data", write_csv(tmp_path / "texts.csv", rows))
+    assert litebert("distill", *given, "--out", tmp_path / "out", *QUICK) == 0
+    assert weights(tmp_path / "out") == weights(distilled)
+
+
+def run_alone(*arguments: object) -> None:
+    with Path(os.devnull).open("w") as quiet, contextlib.redirect_stderr(quiet):
+        torch.set_num_threads(1)
+        os._exit(litebert(*arguments))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
+def test_a_run_that_was_ended_resumes_to_the_same_bits(
+    number: int, code: int, flow: Flow, data: Path, tmp_path: Path
+) -> None:
+    def command(out: Path) -> tuple[object, ...]:
+        long = ("--epochs", 12, "--batch-size", 8, "--save-every", 3)
+        return ("distill", "--teacher", flow.classifier, "--data", data, "--out", out, *QUICK, *long)
+
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    assert litebert(*command(whole)) == 0
+    process = multiprocessing.get_context("fork").Process(target=run_alone, args=command(out))
+    process.start()
+    latest = out / "checkpoints" / "latest"
+    while not latest.exists() or latest.read_text() < "step-00000015":  # after the first validation
+        assert process.is_alive()
+    assert process.pid is not None
+    os.kill(process.pid, number)
+    process.join()
+    assert process.exitcode == code
+    assert not (out / "finished.json").exists()
+    assert litebert(*command(out), "--resume") == 0
+    assert weights(out) == weights(whole)
+
+
+def test_mistakes_are_told(flow: Flow, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = write_csv(tmp_path / "one.csv", make_examples(1))
+    for flags, said in (
+        (("--teacher", tmp_path / "none", "--data", data), "no such folder"),
+        (("--teacher", flow.classifier, "--data", tmp_path / "none.csv"), "none.csv"),
+        (("--teacher", flow.classifier, "--data", one), "1 text is too few"),
+        (("--teacher", flow.classifier, "--student", "litebert-small-zh", "--data", data), "the same vocabulary"),
+        (("--teacher", flow.pretrained, "--data", data), "was taught no task that reads tables"),
+        (("--teacher", flow.classifier, "--data", data, "--passes", 0), "passes=0 must be at least 1"),
+        (("--teacher", flow.classifier, "--data", data, "--learning-rate", 2), "learning_rate=2.0 must lie between"),
+    ):
+        assert litebert("distill", *flags, "--out", tmp_path / "out") == 2
+        assert said in capsys.readouterr().err
