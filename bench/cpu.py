@@ -30,9 +30,12 @@ import torch
 import litebert
 from litebert.builtin import folder_of
 from litebert.compress import quantized
-from litebert.data.batches import Example
+from litebert.data.batches import Example, pad
 from litebert.data.corpus import read_lines
+from litebert.interop.onnx import Vectors, graph_of
+from litebert.interop.onnx_int8 import in_eight_bits
 from litebert.predict import Model
+from litebert.predict.exported import by_session
 
 Answer = Callable[[str], Any]
 OURS = "litebert int8"
@@ -59,13 +62,25 @@ def texts_of(model: Model, lines: list[str], length: int) -> list[str]:
     raise SystemExit(f"--data has too little text for five texts of {length} tokens")
 
 
-def ours(folder: Path, examples: list[Example]) -> dict[str, Answer]:
-    model = litebert.load(folder)
-    return {
+def ours(folder: Path, examples: list[Example], work: Path) -> dict[str, Answer]:
+    model = litebert.load(folder, engine="torch")
+    found = {
         "litebert fp32": lambda text: model.embed([text]),
         "litebert int8, ranges looked at": _embed(quantized(model)),
         OURS: _embed(quantized(model, examples)),
     }
+    if find_spec("onnxruntime") and find_spec("onnxscript"):
+        graph = graph_of(Vectors(model.albert, model.after), model.max_length)
+        in_eight_bits(graph)
+        (work / "ours.onnx").write_bytes(graph.SerializeToString())
+        session = session_of(work / "ours.onnx")
+
+        def by_graph(text: str) -> Any:
+            batch = pad(model.tokenizer.encode([text]), model.tokenizer.pad_id)
+            return by_session(session, batch)["sentence_embedding"]
+
+        found["litebert export --int8, ONNX Runtime"] = by_graph
+    return found
 
 
 def _embed(model: Model) -> Answer:
@@ -110,7 +125,6 @@ def exported(model: Any, tokenizer: Any, work: Path) -> Path:
 
 
 def by_onnxruntime(path: Path, tokenizer: Any, work: Path) -> dict[str, Answer]:
-    import onnxruntime
     from onnxruntime.quantization import QuantType, quant_pre_process, quantize_dynamic
 
     small = work / "int8.onnx"
@@ -118,15 +132,21 @@ def by_onnxruntime(path: Path, tokenizer: Any, work: Path) -> dict[str, Answer]:
     quantize_dynamic(work / "ready.onnx", small, weight_type=QuantType.QInt8, per_channel=True)
 
     def answers(file: Path) -> Answer:
-        settings = onnxruntime.SessionOptions()
-        settings.intra_op_num_threads, settings.log_severity_level = torch.get_num_threads(), 3
-        session = onnxruntime.InferenceSession(file, settings, providers=["CPUExecutionProvider"])
+        session = session_of(file)
         names = {one.name for one in session.get_inputs()}
         return lambda text: session.run(
             None, {name: value for name, value in tokenizer([text], return_tensors="np").items() if name in names}
         )[0].mean(1)
 
     return {"ONNX Runtime fp32": answers(path), "ONNX Runtime int8": answers(small)}
+
+
+def session_of(file: Path) -> Any:
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads, settings.log_severity_level = torch.get_num_threads(), 3
+    return onnxruntime.InferenceSession(file, settings, providers=["CPUExecutionProvider"])
 
 
 def by_openvino(path: Path, tokenizer: Any) -> Answer:
@@ -174,7 +194,7 @@ def main() -> None:
     packages = [name for name in ("torch", "transformers", "onnxruntime", "openvino") if find_spec(name)]
     print(", ".join(f"{name} {version(name)}" for name in packages))
     with tempfile.TemporaryDirectory() as work:
-        contenders = theirs(folder, options.compiled, Path(work)) | ours(folder, examples)
+        contenders = theirs(folder, options.compiled, Path(work)) | ours(folder, examples, Path(work))
         one = texts_of(model, lines, min(options.lengths))[0]
         truth = contenders["transformers fp32"](one)
         for who, answer in contenders.items():
