@@ -1,13 +1,16 @@
-"""One text at a time on a CPU: ours in float32 and in eight bits, beside transformers, ONNX Runtime and OpenVINO.
+"""Texts on a CPU: ours in float32 and in eight bits, beside transformers, ONNX Runtime and OpenVINO.
 
   python bench/cpu.py --data text.txt
+  python bench/cpu.py --data text.txt --many sentences.txt
   python bench/cpu.py --data text.txt --lengths 16 64 --rounds 30 --compiled
 
 Everybody takes turns in one run, with the same weights, texts of the same number of tokens, and two threads; a turn is
 a text in, its vector out, tokenisation included. Medians, with half the distance between the quartiles beside them, and
 how many times as long the others take as ours in eight bits. --data holds plain text, from which it is known between
 what numbers the inputs of products lie. Needs pip install '.[peers,export]' openvino; who is not installed is left out.
-ONNX Runtime quantizes by its own quantize_dynamic, per channel; OpenVINO takes bfloat16 where the CPU has it.
+ONNX Runtime quantizes by its own quantize_dynamic, per channel; OpenVINO takes bfloat16 where the CPU has it. With
+--many, all lines of a file at once instead of single texts: ours by `embed`, the others in batches of 32 of similar
+length, longest first; texts per second.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,14 +34,16 @@ import torch
 import litebert
 from litebert.builtin import folder_of
 from litebert.compress import quantized
-from litebert.data.batches import Example, pad
+from litebert.data.batches import Example, by_length, pad
 from litebert.data.corpus import read_lines
 from litebert.interop.onnx import Vectors, graph_of
 from litebert.interop.onnx_int8 import in_eight_bits
 from litebert.predict import Model
 from litebert.predict.exported import by_session
 
-Answer = Callable[[str], Any]
+Answer = Callable[[list[str]], Any]
+"""Texts in, their vectors out."""
+BATCH = 32
 OURS = "litebert int8"
 REST = 0.05
 """Seconds in which the threads of who was before, waiting busily for more, go to sleep."""
@@ -65,9 +71,9 @@ def texts_of(model: Model, lines: list[str], length: int) -> list[str]:
 def ours(folder: Path, examples: list[Example], work: Path) -> dict[str, Answer]:
     model = litebert.load(folder, engine="torch")
     found = {
-        "litebert fp32": lambda text: model.embed([text]),
-        "litebert int8, ranges looked at": _embed(quantized(model)),
-        OURS: _embed(quantized(model, examples)),
+        "litebert fp32": model.embed,
+        "litebert int8, ranges looked at": quantized(model).embed,
+        OURS: quantized(model, examples).embed,
     }
     if find_spec("onnxruntime") and find_spec("onnxscript"):
         graph = graph_of(Vectors(model.albert, model.after), model.max_length)
@@ -75,28 +81,24 @@ def ours(folder: Path, examples: list[Example], work: Path) -> dict[str, Answer]
         (work / "ours.onnx").write_bytes(graph.SerializeToString())
         session = session_of(work / "ours.onnx")
 
-        def by_graph(text: str) -> Any:
-            batch = pad(model.tokenizer.encode([text]), model.tokenizer.pad_id)
+        def by_graph(texts: list[str]) -> Any:
+            batch = pad(model.tokenizer.encode(texts, max_length=model.max_length), model.tokenizer.pad_id)
             return by_session(session, batch)["sentence_embedding"]
 
         found["litebert export --int8, ONNX Runtime"] = by_graph
     return found
 
 
-def _embed(model: Model) -> Answer:
-    return lambda text: model.embed([text])
-
-
 def theirs(folder: Path, compiled: bool, work: Path) -> dict[str, Answer]:
     from transformers import AutoModel, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = partial(AutoTokenizer.from_pretrained(folder), padding=True, truncation=True)
     model = AutoModel.from_pretrained(folder, attn_implementation="sdpa").eval()
 
     def by_torch(call: Any, dtype: torch.dtype) -> Answer:
-        def answer(text: str) -> Any:
+        def answer(texts: list[str]) -> Any:
             with torch.inference_mode(), torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-                return call(**tokenizer([text], return_tensors="pt")).last_hidden_state.float().mean(1)
+                return call(**tokenizer(texts, return_tensors="pt")).last_hidden_state.float().mean(1)
 
         return answer
 
@@ -114,7 +116,7 @@ def theirs(folder: Path, compiled: bool, work: Path) -> dict[str, Answer]:
 def exported(model: Any, tokenizer: Any, work: Path) -> Path:
     """By torch's own exporter."""
     path = work / "model.onnx"
-    given = dict(tokenizer(["one text", "another"], return_tensors="pt", padding=True))
+    given = dict(tokenizer(["one text", "another"], return_tensors="pt"))
     axes = {0: torch.export.Dim("batch", max=64), 1: torch.export.Dim("length", max=512)}
     with torch.inference_mode():
         torch.onnx.export(
@@ -134,8 +136,8 @@ def by_onnxruntime(path: Path, tokenizer: Any, work: Path) -> dict[str, Answer]:
     def answers(file: Path) -> Answer:
         session = session_of(file)
         names = {one.name for one in session.get_inputs()}
-        return lambda text: session.run(
-            None, {name: value for name, value in tokenizer([text], return_tensors="np").items() if name in names}
+        return lambda texts: session.run(
+            None, {name: value for name, value in tokenizer(texts, return_tensors="np").items() if name in names}
         )[0].mean(1)
 
     return {"ONNX Runtime fp32": answers(path), "ONNX Runtime int8": answers(small)}
@@ -155,8 +157,8 @@ def by_openvino(path: Path, tokenizer: Any) -> Answer:
     settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": str(torch.get_num_threads())}
     model = openvino.compile_model(path, "CPU", settings)
     names = {name for one in model.inputs for name in one.names}
-    return lambda text: model(
-        {name: value for name, value in tokenizer([text], return_tensors="np").items() if name in names}
+    return lambda texts: model(
+        {name: value for name, value in tokenizer(texts, return_tensors="np").items() if name in names}
     )[0].mean(1)
 
 
@@ -166,12 +168,32 @@ def measured(contenders: dict[str, Answer], texts: list[str], rounds: int) -> di
     for turn in range(rounds + 2):
         for who, answer in contenders.items():
             time.sleep(REST)
-            answer(texts[(turn + 1) % len(texts)])
+            answer([texts[(turn + 1) % len(texts)]])
             began = time.perf_counter()
-            answer(texts[turn % len(texts)])
+            answer([texts[turn % len(texts)]])
             if turn > 1:
                 found[who].append(1000 * (time.perf_counter() - began))
     return found
+
+
+def throughput(contenders: dict[str, Answer], model: Model, texts: list[str], rounds: int) -> None:
+    """Texts per second of everybody, in turns."""
+    lengths = [len(one.ids) for one in model.tokenizer.encode(texts, max_length=model.max_length)]
+    groups = [[texts[i] for i in group] for group in by_length(lengths, BATCH)]
+    seconds: dict[str, list[float]] = {who: [] for who in contenders}
+    for _ in range(rounds):
+        for who, answer in contenders.items():
+            time.sleep(REST)
+            began = time.perf_counter()
+            for group in [texts] if who.startswith("litebert") and "export" not in who else groups:
+                answer(group)
+            seconds[who].append(time.perf_counter() - began)
+    base = statistics.median(seconds[OURS])
+    print(f"{len(texts):,} texts of {statistics.mean(lengths):.1f} tokens, {max(lengths)} at most")
+    print("| who | texts/s | times as long as ours in int8 |\n|---|---|---|")
+    for who, times in seconds.items():
+        middle = statistics.median(times)
+        print(f"| {who} | {len(texts) / middle:.0f} | {middle / base:.2f} |", flush=True)
 
 
 def main() -> None:
@@ -179,6 +201,7 @@ def main() -> None:
     parser.add_argument("--model", default="litebert-base-en")
     parser.add_argument("--data", type=Path, required=True, help="plain text")
     parser.add_argument("--lengths", type=int, nargs="+", default=[16, 64, 128, 512])
+    parser.add_argument("--many", type=Path, help="a file of texts, one per line, to be read at once")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument(
         "--compiled", action="store_true", help="transformers under torch.compile too; needs a compiler"
@@ -196,12 +219,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         contenders = theirs(folder, options.compiled, Path(work)) | ours(folder, examples, Path(work))
         one = texts_of(model, lines, min(options.lengths))[0]
-        truth = contenders["transformers fp32"](one)
+        truth = contenders["transformers fp32"]([one])
         for who, answer in contenders.items():
             if "litebert" not in who:  # whose vectors are mapped
-                near = np.asarray(answer(one)).ravel()
+                near = np.asarray(answer([one])).ravel()
                 cosine = np.dot(near, truth.ravel()) / np.linalg.norm(near) / np.linalg.norm(truth)
                 print(f"{who}: cosine with transformers fp32 {cosine:.4f}")
+        if options.many is not None:
+            many = [line for line in read_lines([options.many]) if line.strip()]
+            throughput(contenders, model, many, options.rounds)
+            return
         print("| tokens | who | ms | ± | times as long as ours in int8 |\n|---|---|---|---|---|", flush=True)
         for length in options.lengths:
             found = measured(contenders, texts_of(model, lines, length), options.rounds)

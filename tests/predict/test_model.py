@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import litebert
+from litebert.errors import ConfigError
 from litebert.model import Albert, Encoder
 from litebert.predict import Model
 from litebert.predict import model as answering
@@ -33,6 +34,21 @@ def test_embed_gives_one_float32_vector_per_text_in_their_order(model: Model) ->
     one_by_one = np.concatenate([model.embed([text]) for text in texts])
     np.testing.assert_allclose(together, one_by_one, atol=1e-5)
     assert model.embed([]).shape == (0, 32)
+
+
+def test_fewer_passes_are_run_where_that_is_asked_for(model: Model) -> None:
+    all_of_them, ids = model.embed(["one"]), torch.tensor([[2, 7, 3]])
+    assert model.passes == model.config.num_hidden_layers
+    model.passes = 1
+    try:
+        assert model.passes == 1
+        assert not np.allclose(model.embed(["one"]), all_of_them, atol=1e-3)
+        assert torch.equal(model.encoder(ids), model.encoder(ids, depth=1))
+        with pytest.raises(ConfigError, match="depth=0 must lie between 1 and"):
+            model.passes = 0
+    finally:
+        model.encoder.depth = None
+    np.testing.assert_allclose(model.embed(["one"]), all_of_them, atol=1e-6)
 
 
 def test_fill_mask_gives_the_likeliest_tokens_with_the_text_filled(model: Model) -> None:

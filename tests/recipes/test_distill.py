@@ -72,7 +72,7 @@ def test_a_pre_trained_teacher_is_learned_from_plain_text(
     "flags",
     [
         ("--passes", 2), ("--epochs", 1), ("--batch-size", 7), ("--learning-rate", 1e-3), ("--seed", 1),
-        ("--precision", UNUSUAL), ("--student", "pretrained"),
+        ("--precision", UNUSUAL), ("--student", "pretrained"), ("--elastic", "--passes", 2),
     ],
     ids=lambda flags: " ".join(map(str, flags)),
 )  # fmt: skip
@@ -84,6 +84,36 @@ def test_every_setting_changes_what_is_learned(
     given = ("--teacher", flow.classifier, "--data", data, "--out", tmp_path / "out", *QUICK)
     assert litebert("distill", *given, *flags) == 0
     assert weights(tmp_path / "out") != weights(distilled)
+
+
+def test_an_elastic_student_answers_at_every_depth(
+    flow: Flow, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    given = (
+        "--teacher",
+        flow.classifier,
+        "--data",
+        data,
+        "--test",
+        data,
+        "--elastic",
+        "--epochs",
+        4,
+        "--device",
+        "cpu",
+    )
+    assert litebert("distill", *given, "--out", out, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    depths = found["passes"]
+    assert depths == [4, 1, 2, 3, 4]
+    assert len(found["scores"]) == len(found["milliseconds"]) == 5
+    assert found["distance"][1] < found["distance"][0]
+    for depth, score in zip(depths[1:], found["scores"][1:], strict=True):
+        assert litebert("evaluate", "--model", out, "--data", data, "--passes", depth, "--json") == 0
+        assert json.loads(capsys.readouterr().out)["metrics"]["accuracy"] == pytest.approx(score)
+    logged = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert {f"validation_loss after {depth}" for depth in depths} <= set().union(*logged)
 
 
 def test_labels_are_not_looked_at(flow: Flow, data: Path, distilled: Path, tmp_path: Path) -> None:

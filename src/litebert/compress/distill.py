@@ -53,6 +53,11 @@ def student_of(teacher: Model, start: Model, passes: int) -> Model:
     return Model(albert, start.tokenizer, task if trained else start.task, teacher.max_length, after)
 
 
+def depths_of(passes: int) -> list[int]:
+    """At which an elastic model learns to answer: after each quarter of its passes."""
+    return sorted({-(-passes * quarter // 4) for quarter in (1, 2, 3, 4)})
+
+
 class Distiller(nn.Module):
     """What learns: the student, and where it is narrower a map of its hidden states to the teacher's."""
 
@@ -66,19 +71,19 @@ class Distiller(nn.Module):
         self.task = student.task if isinstance(student.task, TrainableTask) else None
         self._teacher = [teacher.albert]  # in a list, so that it is no part of this and learns nothing
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """How far the student is from the teacher in what its head says, and in the states that the head reads, as a
-        share of their length, squared."""
+    def forward(self, batch: Batch, passes: int | None = None) -> dict[str, Tensor]:
+        """How far the student, after so many passes or all of its own, is from the teacher in what its head says, and
+        in the states that the head reads, as a share of their length, squared."""
         with torch.no_grad():
             true_scores, true_states = self._read(self._teacher[0].eval(), batch)
-        scores, states = self._read(self.student, batch)
+        scores, states = self._read(self.student, batch, passes)
         off = self.bridge(states).float() - true_states.float()
         found = {"states": off.square().sum() / true_states.float().square().sum()}
         if self.task is not None:
             found["answers"] = self.task.divergence(scores, true_scores, batch)
         return {"loss": torch.stack(list(found.values())).sum()} | found
 
-    def _read(self, albert: Albert, batch: Batch) -> tuple[Scores, Tensor]:
+    def _read(self, albert: Albert, batch: Batch, passes: int | None = None) -> tuple[Scores, Tensor]:
         """What the head says, and what the encoder gave it: the states of [CLS], or those of all tokens."""
         seen: list[Tensor] = []
 
@@ -86,9 +91,11 @@ class Distiller(nn.Module):
             seen.append(states)
 
         hook = albert.encoder.register_forward_hook(keep)
+        albert.encoder.depth = passes
         try:
             if self.task is not None:
                 return self.task.scores(albert, batch), seen[0]
             return {}, hidden_of(albert.encoder, batch)
         finally:
             hook.remove()
+            albert.encoder.depth = None

@@ -105,6 +105,8 @@ class Encoder(nn.Module):
         compiled block."""
         self.unpadded = False
         """On a CPU too, leave padding out of all but attention; worth it where that is most of the time."""
+        self.depth: int | None = None
+        """Passes to run where the caller does not say; None = all of them."""
         self.weight_at: WeightAt | None = None
         """How a pass sees the weights of its layer, biases and LayerNorms included; None = as they are."""
 
@@ -154,6 +156,7 @@ class Encoder(nn.Module):
         `rows`, (R,), says which of the B * L tokens are wanted, real ones: (R, H) out, and the last pass leaves out
         most of its work on the others. `tokens` is how many are real: the host need not wait for a GPU to count them.
         """
+        depth = self.depth if depth is None else depth
         given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids,
                  "inputs_embeds": inputs_embeds, "rows": rows}  # fmt: skip
         present = {name: tensor for name, tensor in given.items() if tensor is not None}
@@ -167,7 +170,7 @@ class Encoder(nn.Module):
         """Is it a small question to a GPU, in which nothing is drawn or learned?"""
         if input_ids is None or not input_ids.is_cuda or self.training or torch.is_grad_enabled():
             return False
-        small = is_small(self.config, input_ids.numel(), self._checked_depth(depth))
+        small = is_small(self.config, input_ids.numel(), self.checked_depth(depth))
         plain = self.weight_at is None and not any(has_hooks(part) for part in self.children())
         return small and plain and is_current(input_ids.device) and not torch.cuda.is_current_stream_capturing()
 
@@ -211,7 +214,7 @@ class Encoder(nn.Module):
         """To find the padding takes a moment, which much work makes up for."""
         if self.unpadded:
             return True
-        small = is_small(self.config, words.shape[0] * words.shape[1], self._checked_depth(depth))
+        small = is_small(self.config, words.shape[0] * words.shape[1], self.checked_depth(depth))
         return not small and self.can_fuse(words) and not torch.cuda.is_current_stream_capturing()
 
     def _without_padding(
@@ -253,6 +256,7 @@ class Encoder(nn.Module):
         `longest` is a bound on the lengths; without it they are read, for which the host waits for a GPU. `rows` are
         the wanted ones, as above.
         """
+        depth = self.depth if depth is None else depth
         layout = Packed.of(lengths, longest, len(input_ids))
         hidden = self._embed(self.word_embeddings(input_ids), layout.column, token_type_ids, layout.length)
         return self._run(hidden, layout, depth, rows)
@@ -289,7 +293,7 @@ class Encoder(nn.Module):
 
         What is not in here belongs to no layer: the pooler, the relative bias, the depth embeddings, the adapters.
         """
-        passes = range(self._checked_depth(depth))
+        passes = range(self.checked_depth(depth))
         before = ("word_", "position_", "segment_", "embedding_", "project")
         users: dict[str, tuple[int, ...]] = {
             name: (-1,) for name, _ in self.named_parameters() if name.startswith(before)
@@ -320,7 +324,7 @@ class Encoder(nn.Module):
     ) -> Tensor:  # (T or R, H)  # fmt: skip
         """All passes but those that are `done`. `wanted_after` gets the states after those that it names."""
         bias = self._attention_bias(layout.length)
-        passes = self._checked_depth(depth)
+        passes = self.checked_depth(depth)
         backend = self.backend
         if backend == "auto":  # decided out here, once for all passes, where no compiler has to follow
             dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
@@ -413,7 +417,8 @@ class Encoder(nn.Module):
         distance = (column[:, None] - column[None, :]).clamp(-limit, limit) + limit
         return self.relative_bias[distance].permute(2, 0, 1)
 
-    def _checked_depth(self, depth: int | None) -> int:
+    def checked_depth(self, depth: int | None) -> int:
+        """How many passes that is; what the model cannot run is refused."""
         layers = self.config.num_hidden_layers
         if depth is None:
             return layers

@@ -78,6 +78,15 @@ class Model:
         return self.encoder.word_embeddings.weight.device
 
     @property
+    def passes(self) -> int:
+        """How often the layer is run for an answer. Fewer are faster; `litebert distill --elastic` teaches them."""
+        return self.encoder.checked_depth(self.encoder.depth)
+
+    @passes.setter
+    def passes(self, count: int) -> None:
+        self.encoder.depth = self.encoder.checked_depth(count)
+
+    @property
     def answers_in_int8(self) -> bool:
         """Does it compute from eight bits, and so learn nothing?"""
         return isinstance(self.encoder.run_block, EightBlocks)

@@ -52,17 +52,18 @@ def scores_of(models: Sequence[Model], test: Path, columns: tuple[str, ...]) -> 
     return found[0].metric, [one.metrics[found[0].metric] for one in found]
 
 
-def milliseconds(models: Sequence[Model]) -> list[float]:
-    """The encoders' time for one text of 64 tokens on this CPU, in turns."""
+def milliseconds(models: Sequence[Model], depths: Sequence[int | None] | None = None) -> list[float]:
+    """The encoders' time for one text of 64 tokens on this CPU, in turns: all passes, or so many of each."""
     import torch
 
+    depths = [None] * len(models) if depths is None else depths
     ids = torch.arange(TIMED_TOKENS)[None] % models[0].config.vocab_size
     ids = ids[:, : min(one.config.max_position_embeddings for one in models)]
     seconds: list[list[float]] = [[] for _ in models]
     with torch.inference_mode():
         for _ in range(ROUNDS):
-            for model, times in zip(models, seconds, strict=True):
+            for model, depth, times in zip(models, depths, seconds, strict=True):
                 began = time.perf_counter()
-                model.encoder(ids)
+                model.encoder(ids, depth=depth)
                 times.append(time.perf_counter() - began)
     return [1000 * statistics.median(times) for times in seconds]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from litebert.compress import Distiller, student_of
+from litebert.compress import Distiller, depths_of, student_of
 from litebert.data.batches import Batch, Example, by_length, collate, epoch_batches, steps_per_epoch
 from litebert.errors import ConfigError, DataError
 from litebert.files import sha256_of, write_json
@@ -46,19 +47,19 @@ def distill(config: Config, console: Console) -> Result | None:
     if not run():
         return None
     seconds = time.perf_counter() - began
-    models = [run.teacher.to("cpu"), load(config.out)]  # what people will load is what is measured
-    metric, scores = "", None
+    teacher, student = run.teacher.to("cpu"), load(config.out)  # what people will load is what is measured
+    models = [teacher, *(student for _ in run.depths)]
+    passes = [teacher.passes, *run.depths]
+    metric, scores = "", []
     if config.test is not None:
-        metric, (was, now) = scores_of(models, config.test, config.columns)
-        scores = was, now
-    passes, parameters = (
-        [one.config.num_hidden_layers for one in models],
-        [sum(weight.numel() for weight in one.encoder.parameters()) for one in models],
-    )
-    times = milliseconds(models)
+        for model, count in zip(models, passes, strict=True):
+            model.passes = count
+            metric, found = scores_of([model], config.test, config.columns)
+            scores += found
+    parameters = [sum(weight.numel() for weight in one.encoder.parameters()) for one in (teacher, student)]
     result = Result(
-        (passes[0], passes[1]), (parameters[0], parameters[1]), (times[0], times[1]), (run.start, run.best),
-        run.best_epoch, seconds, metric, scores,
+        passes, milliseconds(models, passes), (parameters[0], parameters[1]), (run.start, run.best), run.best_epoch,
+        seconds, metric, scores or None,
     )  # fmt: skip
     write_json(config.out / "finished.json", asdict(result))
     return result
@@ -72,10 +73,11 @@ class Run:
         self.device = pick_device(config.device)
         self.teacher = load_to_teach(config.teacher)
         start = self.teacher if config.student is None else load_to_teach(config.student)
-        usual = start.config.num_hidden_layers
-        if config.student is None:
-            usual = max(1, usual // 2)
-        self.student = student_of(self.teacher, start, usual if config.passes is None else config.passes)
+        passes = start.config.num_hidden_layers if config.passes is None else config.passes
+        if config.passes is None and config.student is None and not config.elastic:
+            passes = max(1, passes // 2)
+        self.student = student_of(self.teacher, start, passes)
+        self.depths = depths_of(passes) if config.elastic else [passes]
         examples = examples_of(self.teacher, config.data, config.columns)
         if len(examples) < 2:
             raise DataError(f"{config.data}: {len(examples)} text is too few; give hundreds, or better thousands")
@@ -144,19 +146,20 @@ class Run:
 
     # what the loop asks for
 
-    def _read(self, step: int) -> list[Batch]:
+    def _read(self, step: int) -> list[tuple[Batch, int]]:
         epoch, within = divmod(step, self.epoch_steps)
         if epoch != self._epoch:
             self._epoch = epoch
             self._batches = epoch_batches(self.lengths, self.config.batch_size, self.config.seed, epoch)
-        return [self._collated([self.examples[i] for i in self._batches[within]])]
+        depth = np.random.default_rng([self.config.seed, step]).choice(self.depths).item()
+        return [(self._collated([self.examples[i] for i in self._batches[within]]), depth)]
 
     def _collated(self, examples: list[Example]) -> Batch:
         return collate(examples, self.student.tokenizer.pad_id).to(self.device)
 
-    def _loss(self, batch: Batch) -> dict[str, Tensor]:
+    def _loss(self, given: tuple[Batch, int]) -> dict[str, Tensor]:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            found: dict[str, Tensor] = self.distiller(batch)
+            found: dict[str, Tensor] = self.distiller(*given)
         return found
 
     # what happens after a step
@@ -171,16 +174,21 @@ class Run:
             self.student.save(self.config.out)
 
     def _measure(self) -> dict[str, float]:
-        """How far the student is from the teacher on the texts that it does not learn on."""
-        total: dict[str, float] = {}
+        """How far the student is from the teacher on the texts that it does not learn on, over all its depths."""
+        total: dict[str, float] = defaultdict(float)
         self.distiller.eval()
         with torch.inference_mode():
             for group in by_length([one.length for one in self.held_out], self.config.batch_size):
-                some = [self.held_out[i] for i in group]
-                for name, value in self._loss(self._collated(some)).items():
-                    total[name] = total.get(name, 0.0) + value.item() * len(some) / len(self.held_out)
+                batch = self._collated([self.held_out[i] for i in group])
+                share = len(group) / len(self.held_out)
+                for depth in self.depths:
+                    found = self._loss((batch, depth))
+                    for name, value in found.items():
+                        total[name] += value.item() * share / len(self.depths)
+                    if len(self.depths) > 1:
+                        total[f"loss after {depth}"] += found["loss"].item() * share
         self.distiller.train()
-        return total
+        return dict(total)
 
     def _save(self, step: Step) -> None:
         if step.stopping or self.saving.due(step.done):

@@ -26,7 +26,7 @@ from litebert.measure.scores import Score
 from litebert.meta.learner import Learner
 from litebert.predict import Adapted, Model, load
 from litebert.recipes._episode_methods import FROM_VECTORS, METHODS, WITHOUT_A_MODEL, Learned
-from litebert.recipes._shared import make_console, set_precision
+from litebert.recipes._shared import make_console, set_answering
 from litebert.recipes._tables import Table, meta_of, practised_on
 from litebert.recipes.evaluate import Config, Method
 from litebert.train.log import counting
@@ -58,7 +58,7 @@ def run_episodes(config: Config) -> None:
     for name, model in models.items():
         if isinstance(model, Adapted):
             raise ConfigError(f"{name} has its classes already; give the model that it was adapted from")
-        set_precision(model, config.precision)
+        set_answering(model, config.precision)
     folds = list(_folds_of(config, next(iter(models.values()))))
     for table, stored in folds:
         if len(stored.episodes) < 2:

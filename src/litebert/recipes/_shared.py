@@ -51,10 +51,15 @@ def load_to_teach(name: str) -> Model:
     return model
 
 
-def set_precision(model: Model, precision: str) -> None:
+def set_answering(model: Model, precision: str, passes: int | None = None) -> None:
     """How it answers from now on."""
+    from litebert.predict import Adapted
     from litebert.train.runtime import answers_in_bf16
 
+    if passes is not None:
+        if isinstance(model, Adapted):
+            raise ConfigError("passes: an adapted model reads at depths of its own choice; leave it out")
+        model.passes = passes
     model.bf16 = answers_in_bf16(precision, model.device)
     model.encoder.eval().use_eight(precision == "fp8")
 

@@ -4,12 +4,14 @@ Examples:
   litebert distill --teacher runs/mine --data texts.csv --out runs/half
   litebert distill --teacher runs/mine --data texts.csv --test test.csv --passes 3 --out runs/quarter
   litebert distill --teacher runs/mine --student runs/small --data texts.csv --out runs/distilled
+  litebert distill --teacher runs/mine --data texts.csv --elastic --out runs/elastic
   litebert distill --teacher litebert-base-en --data text.txt --passes 6 --out runs/half
 
 By default the student is the teacher with half of its passes: a shared layer needs no other weights for that, and they
-learn to say after six what they said after twelve. --data are texts such as the model will read, in the form of its
-task, the more the better; labels in it are not looked at. A teacher that was only pre-trained reads plain text, and
-the student learns its hidden states.
+learn to say after six what they said after twelve. With --elastic it keeps all of them and learns to answer after each
+quarter, so that one model serves at any of these depths (predict --passes 6). --data are texts such as the model will
+read, in the form of its task, the more the better; labels in it are not looked at. A teacher that was only pre-trained
+reads plain text, and the student learns its hidden states.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class Config:
     student: str | None = None
     """Folder of the model to begin with, of the teacher's vocabulary; by default the teacher itself."""
     passes: int | None = None
-    """Of the student; by default half of the teacher's, or as many as --student has."""
+    """Of the student; by default half of the teacher's, or as many as --student has, and all of them with --elastic."""
+    elastic: bool = False
+    """One student for several depths: it answers after each quarter of its passes."""
     test: Path | None = None
     """Labelled examples on which teacher and student are measured, once."""
     columns: tuple[str, ...] = ()
@@ -68,19 +72,20 @@ class Config:
 
 @dataclass(frozen=True)
 class Result:
-    """What a student came to. Of each pair the teacher's comes first."""
+    """What a student came to. In lists the teacher's comes first, then the student's after each of its depths."""
 
-    passes: tuple[int, int]
-    parameters: tuple[int, int]
-    milliseconds: tuple[float, float]
+    passes: list[int]
+    milliseconds: list[float]
     """For one text of 64 tokens, the encoder alone, on this CPU."""
+    parameters: tuple[int, int]
     distance: tuple[float, float]
-    """From the teacher on the texts that were held out, before the first step and after the best epoch."""
+    """From the teacher on the texts that were held out, before the first step and after the best epoch; the mean over
+    all depths."""
     epoch: int
     """The best."""
     seconds: float
     metric: str = ""
-    scores: tuple[float, float] | None = None
+    scores: list[float] | None = None
 
 
 def run(config: Config) -> int:
@@ -110,16 +115,19 @@ def _print(config: Config, found: Result) -> None:
         print(json.dumps(asdict(found)))
         return
     table = Table()
-    for name in ("", "teacher", "student", ""):
+    scored = () if found.scores is None else (found.metric, "of the teacher's")
+    for name in ("", "passes", f"{TIMED_TOKENS} tokens, ms", "times as fast", *scored):
         table.add_column(name, justify="right" if name else "left")
-    table.add_row("passes", *map(str, found.passes), "")
-    table.add_row("parameters", *(f"{one:,}" for one in found.parameters), "")
-    was, now = found.milliseconds
-    table.add_row(f"{TIMED_TOKENS} tokens, ms", f"{was:.1f}", f"{now:.1f}", f"{was / now:.1f} times as fast")
-    if found.scores is not None:
-        before, after = found.scores
-        share = f"{after / before:.1%} of it" if before > 0 else ""
-        table.add_row(found.metric, f"{before:.4f}", f"{after:.4f}", share)
-    first, last = found.distance
-    table.add_row("distance", "", f"{last:.3f}", f"{first:.3f} before, epoch {found.epoch} is the best")
+    for number, (passes, times) in enumerate(zip(found.passes, found.milliseconds, strict=True)):
+        who, ratio = "student" if number else "teacher", found.milliseconds[0] / times
+        cells = [who, str(passes), f"{times:.1f}", f"{ratio:.1f}"]
+        if found.scores is not None:
+            first, score = found.scores[0], found.scores[number]
+            cells += [f"{score:.4f}", f"{score / first:.1%}" if first > 0 else ""]
+        table.add_row(*cells)
     Console().print(table)
+    first, last = found.distance
+    was, now = found.parameters
+    print(f"distance from the teacher {first:.3f} before, {last:.3f} after epoch {found.epoch}, the best")
+    if was != now:
+        print(f"parameters {was:,} and {now:,}")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from litebert.builtin import DEFAULT
 from litebert.errors import ConfigError, DataError
-from litebert.recipes._shared import check_numbers, make_console, refuse_overwrite, set_precision
+from litebert.recipes._shared import check_numbers, make_console, refuse_overwrite, set_answering
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,6 +66,8 @@ class Config:
     """Print JSON instead of a table."""
     seed: int = 0
     """Decides which episodes are drawn."""
+    passes: int | None = None
+    """Passes to run instead of all: faster, and right where the model has learned it (distill --elastic)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run."""
 
@@ -182,7 +184,7 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
     from litebert.train.runtime import pick_device
 
     model = (model or load(model_name)).to(pick_device(config.device))
-    set_precision(model, config.precision)
+    set_answering(model, config.precision, config.passes)
     task: Any = model.task
     if not isinstance(task, TrainableTask if format_of(data) in TABLES else (TrainableTask, Mask)):
         raise ConfigError(

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from litebert.builtin import DEFAULT
 from litebert.errors import ConfigError, DataError
 from litebert.files import replacing
-from litebert.recipes._shared import check_numbers, make_console, set_precision
+from litebert.recipes._shared import check_numbers, make_console, set_answering
 
 if TYPE_CHECKING:
     from litebert.data.labelled import Source
@@ -54,6 +54,8 @@ class Config:
     precision: Literal["auto", "fp32", "bf16", "fp8"] = "auto"
     """auto: bf16 on a GPU that has it, fp32 elsewhere. fp8 is bf16 with the larger matrix products from eight bits, on
     GPUs such as an H100: faster for large batches, less exact."""
+    passes: int | None = None
+    """Passes to run instead of all: faster, and right where the model has learned it (distill --elastic)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run."""
 
@@ -70,7 +72,7 @@ def run(config: Config) -> None:
     if "-" not in (config.input, config.output) and Path(config.input).resolve() == Path(config.output).resolve():
         raise ConfigError(f"output={config.output} is the input, which the answers would replace; name another file")
     model = load(config.model).to(pick_device(config.device))
-    set_precision(model, config.precision)
+    set_answering(model, config.precision, config.passes)
     source = Source.of(config.columns, config.skip_bad, keep_empty=True)
     records = _records(config, source, model)
     console, count = make_console(), 0
