@@ -37,7 +37,7 @@ from litebert.compress import quantized
 from litebert.data.batches import Example, by_length, pad
 from litebert.data.corpus import read_lines
 from litebert.interop.onnx import Vectors, graph_of
-from litebert.interop.onnx_int8 import in_eight_bits
+from litebert.interop.onnx_int8 import quantize_graph
 from litebert.predict import Model
 from litebert.predict.exported import by_session
 
@@ -77,7 +77,7 @@ def ours(folder: Path, examples: list[Example], work: Path) -> dict[str, Answer]
     }
     if find_spec("onnxruntime") and find_spec("onnxscript"):
         graph = graph_of(Vectors(model.albert, model.after), model.max_length)
-        in_eight_bits(graph)
+        quantize_graph(graph)
         (work / "ours.onnx").write_bytes(graph.SerializeToString())
         session = session_of(work / "ours.onnx")
 

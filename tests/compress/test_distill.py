@@ -97,6 +97,26 @@ def test_a_narrower_student_is_compared_through_a_map(tokenizer: Any) -> None:
     assert distiller.bridge.weight.grad is not None
 
 
+def test_a_head_begins_as_the_teachers_as_far_as_it_fits(tokenizer: Any) -> None:
+    teacher = model_of(tokenizer, Tag(["O", "B-x"], crf=True))
+    theirs = teacher.albert.heads["tag"].state_dict()
+    with torch.no_grad():
+        for values in theirs.values():
+            values.normal_()
+    same = student_of(teacher, model_of(tokenizer), 4).albert.heads["tag"].state_dict()
+    assert all(torch.equal(values, theirs[name]) for name, values in same.items())
+    narrow = student_of(teacher, model_of(tokenizer, hidden_size=16), 4).albert.heads["tag"].state_dict()
+    assert torch.equal(narrow["transitions"], theirs["transitions"])
+
+
+def test_another_model_that_learns_from_a_pre_trained_one_keeps_no_head_of_its_own(tokenizer: Any) -> None:
+    teacher, start = model_of(tokenizer), model_of(tokenizer, Classify(["a", "b"]), max_position_embeddings=64)
+    student = student_of(teacher, start, 4)
+    assert student.task is None
+    assert not student.albert.heads
+    assert student.max_length == 64
+
+
 def test_a_student_is_saved_with_its_passes_and_its_task(tokenizer: Any, tmp_path: Path) -> None:
     teacher = model_of(tokenizer, Classify(["a", "b"]))
     student_of(teacher, teacher, 3).save(tmp_path)

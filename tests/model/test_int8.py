@@ -73,12 +73,15 @@ def test_hidden_states_are_those_of_float32_but_for_rounding(sharing: str, act: 
 
 
 @needs_int8
+@pytest.mark.parametrize("distance", [0, 8])
 @pytest.mark.parametrize("written_out", [True, False], ids=["the formula", "one kernel"])
-def test_long_texts_are_as_near(written_out: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_are_as_near(written_out: bool, distance: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their attention is computed in bfloat16."""
     if not written_out:
         monkeypatch.setattr("litebert.model.int8.WRITTEN_OUT", 0)
-    encoder = encoder_of()
+    encoder = encoder_of(relative_attention_distance=distance)
+    if encoder.relative_bias is not None:
+        torch.nn.init.normal_(encoder.relative_bias)
     ids = torch.randint(5, 100, (2, 200), generator=torch.Generator().manual_seed(1))
     mask = torch.arange(200) < torch.tensor([200, 150])[:, None]
     with torch.inference_mode():
@@ -112,6 +115,14 @@ def test_padding_changes_no_real_token_and_is_zero() -> None:
             assert off(together[row, :length], alone[0]) < 1e-2  # rounding may fall otherwise by a hair
         wanted = torch.tensor([0, 10, 20])
         torch.testing.assert_close(encoder(ids, mask, rows=wanted), together[:, 0])
+
+
+@needs_int8
+def test_a_batch_of_padding_alone_gives_zeros() -> None:
+    encoder = encoder_of()
+    use_int8(encoder)
+    with torch.inference_mode():
+        assert not encoder(torch.ones(2, 5, dtype=torch.long), torch.zeros(2, 5, dtype=torch.bool)).any()
 
 
 @needs_int8

@@ -159,6 +159,8 @@ def test_mistakes_are_told(flow: Flow, data: Path, tmp_path: Path, capsys: pytes
         (("--teacher", tmp_path / "none", "--data", data), "no such folder"),
         (("--teacher", flow.classifier, "--data", tmp_path / "none.csv"), "none.csv"),
         (("--teacher", flow.classifier, "--data", one), "1 text is too few"),
+        (("--teacher", flow.classifier, "--data", data, "--test", tmp_path / "none.csv"), "none.csv"),
+        (("--teacher", flow.pretrained, "--data", flow.corpus, "--test", data), "needs a model that was taught a task"),
         (("--teacher", flow.classifier, "--student", "litebert-small-zh", "--data", data), "the same vocabulary"),
         (("--teacher", flow.pretrained, "--data", data), "was taught no task that reads tables"),
         (("--teacher", flow.classifier, "--data", data, "--passes", 0), "passes=0 must be at least 1"),
@@ -166,3 +168,4 @@ def test_mistakes_are_told(flow: Flow, data: Path, tmp_path: Path, capsys: pytes
     ):
         assert litebert("distill", *flags, "--out", tmp_path / "out") == 2
         assert said in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()

@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 import tokenizers
 
+from litebert.files import sha256_of
 from litebert.predict import load
 from tests.recipes.conftest import Flow, litebert, make_examples, write_csv
 
@@ -38,13 +39,15 @@ def test_a_classifier_answers_the_same_elsewhere(
 
     assert litebert("export", "--model", flow.classifier, "--out", out) == 2
     assert "already holds an exported model" in capsys.readouterr().err
+    assert litebert("predict", "--model", out, "--input", data) == 2
+    assert "holds a graph for other runtimes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("give", ["auto", "answers"])
 def test_a_pre_trained_model_gives_vectors_or_scores_of_the_vocabulary(
     flow: Flow, give: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ("--model", flow.pretrained, "--give", give, "--int8", "--check")
+    given = ("--model", flow.pretrained, "--give", give, "--int8")
     assert litebert("export", *given, "--out", tmp_path / "out") == 0
     told = capsys.readouterr().out
     wanted = "logits" if give == "answers" else "last_hidden_state, sentence_embedding"
@@ -53,7 +56,7 @@ def test_a_pre_trained_model_gives_vectors_or_scores_of_the_vocabulary(
 
 
 def test_torchs_own_form(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ("--model", flow.classifier, "--format", "torch", "--check", "--json")
+    given = ("--model", flow.classifier, "--format", "torch", "--json")
     assert litebert("export", *given, "--out", tmp_path / "out") == 0
     assert json.loads(capsys.readouterr().out)["off"] < 1e-5
     assert (tmp_path / "out" / "model.pt2").is_file()
@@ -70,18 +73,24 @@ def test_mistakes_are_told_and_nothing_is_written(
         (("--model", tmp_path / "none"), "no such folder"),
         (("--model", adapted), "compares texts with its examples"),
         (("--model", flow.pretrained, "--test", data), "needs a model that was taught a task"),
+        (("--model", flow.classifier, "--test", tmp_path / "none.csv"), "none.csv"),
         (("--model", flow.classifier, "--format", "torch", "--int8"), "--int8 is for ONNX"),
         (("--model", flow.classifier, "--give", "vectors", "--test", data), "--test scores the answers"),
     ):
         assert litebert("export", *flags, "--out", tmp_path / "out") == 2
         assert said in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
+    before = sha256_of(flow.classifier / "config.json")
+    assert litebert("export", "--model", flow.classifier, "--out", flow.classifier) == 2
+    assert "already holds a model (config.json)" in capsys.readouterr().err
+    assert sha256_of(flow.classifier / "config.json") == before
 
 
 def test_a_graph_that_is_wrong_is_not_kept(
     flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("litebert.recipes.export.CLOSE", 0.0)
-    assert litebert("export", "--model", flow.classifier, "--check", "--out", tmp_path / "out") == 2
+    assert litebert("export", "--model", flow.classifier, "--out", tmp_path / "out") == 2
     assert "so it was deleted" in capsys.readouterr().err
     assert not (tmp_path / "out" / "model.onnx").exists()
+    assert litebert("export", "--model", flow.classifier, "--no-check", "--out", tmp_path / "out") == 0

@@ -59,3 +59,19 @@ def test_mistakes_are_told_and_nothing_is_written(
         assert litebert("quantize", "--model", model, "--data", tmp_path / data, "--out", tmp_path / "out") == 2
         assert said in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
+    given = ("--model", flow.classifier, "--data", tmp_path / "some.csv", "--test", tmp_path / "none.csv")
+    assert litebert("quantize", *given, "--out", tmp_path / "out") == 2
+    assert "none.csv" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_data_needs_no_labels_where_the_test_names_them(
+    flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = make_examples(30, seed=3)
+    texts = write_csv(tmp_path / "texts.csv", [{"sentence": row["text"]} for row in rows])
+    test = write_csv(tmp_path / "test.csv", [{"sentence": row["text"], "class": row["label"]} for row in rows])
+    columns = ("--columns", "text=sentence", "label=class")
+    given = ("--model", flow.classifier, "--data", texts, "--test", test, *columns)
+    assert litebert("quantize", *given, "--out", tmp_path / "out", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["scores"][0] > 0.5

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from litebert.data.batches import Batch
 from litebert.errors import ConfigError
-from litebert.model import Albert
+from litebert.model import Albert, AlbertConfig
 from litebert.predict import Adapted, Model
-from litebert.tasks import TrainableTask
+from litebert.tasks import Task, TrainableTask
 from litebert.tasks.answer import Answer
 from litebert.tasks.base import Scores, hidden_of
 
@@ -24,8 +24,9 @@ from litebert.tasks.base import Scores, hidden_of
 def student_of(teacher: Model, start: Model, passes: int) -> Model:
     """The model that is to learn, as it begins: `start` with so many passes, and a head for the teacher's task.
 
-    A layer that all passes share needs no other weights to run fewer times. The head is the teacher's own where the
-    student begins as the teacher.
+    A layer that all passes share needs no other weights to run fewer times. The head begins as the teacher's, as far as
+    it fits. Another model that learns from a pre-trained one loses its own heads, which read other states than it will
+    have, and is a bare encoder.
     """
     if isinstance(teacher, Adapted) or isinstance(start, Adapted):
         raise ConfigError("an adapted model keeps its examples and learns no further; fine-tune one, and distill that")
@@ -42,15 +43,25 @@ def student_of(teacher: Model, start: Model, passes: int) -> Model:
             f"student has {shape.num_hidden_layers}; leave it out"
         )
     shape = replace(shape, num_hidden_layers=passes)
-    trained = isinstance(task, TrainableTask)
-    if start is teacher:
-        heads = {name: copy.deepcopy(head) for name, head in teacher.albert.heads.items()}
-    else:
-        heads = {task.head_name: task.head(shape)} if isinstance(task, TrainableTask) else dict(start.albert.heads)
-    albert = Albert(shape, heads)
+    if start is not teacher and not isinstance(task, TrainableTask):
+        task = None
+    albert = Albert(shape, {} if task is None else _heads(teacher, task, shape))
     albert.encoder.load_state_dict(start.encoder.state_dict())
-    after = None if trained else start.after
-    return Model(albert, start.tokenizer, task if trained else start.task, teacher.max_length, after)
+    length = min(teacher.max_length, shape.max_position_embeddings)
+    after = teacher.after if shape.hidden_size == teacher.config.hidden_size else None
+    student = Model(albert, start.tokenizer, task, length, None if isinstance(task, TrainableTask) else after)
+    student.source = start.source
+    return student
+
+
+def _heads(teacher: Model, task: Task[Any, Any], shape: AlbertConfig) -> dict[str, nn.Module]:
+    """The teacher's; for a taught task a new one, with what of the teacher's has the same shape."""
+    if not isinstance(task, TrainableTask):
+        return {name: copy.deepcopy(head) for name, head in teacher.albert.heads.items()}
+    head = task.head(shape)
+    own, theirs = head.state_dict(), teacher.albert.heads[task.head_name].state_dict()
+    head.load_state_dict({name: theirs[name] if theirs[name].shape == own[name].shape else own[name] for name in own})
+    return {task.head_name: head}
 
 
 def depths_of(passes: int) -> list[int]:

@@ -40,12 +40,17 @@ def quantized(
     """
     if isinstance(model, Adapted):
         raise ConfigError("an adapted model reads by another; quantize that one, then adapt it to the same examples")
+    if model.device.type != "cpu":
+        raise ConfigError(
+            f"the model is on {model.device}, and eight bits are for CPUs; bring it there: model.to('cpu')"
+        )
     ranges = _ranges(model, examples[:MOST], advance) if examples else Ranges()
     albert = copy.deepcopy(model.albert).eval()
     leave_int8(albert.encoder)
     with torch.no_grad():
-        for weight in albert.parameters():
-            if weight.dim() == 2 and weight.numel() > LARGE:
+        for name, weight in albert.named_parameters():
+            matrices = 3 if name.endswith("qkv.weight") else 1  # as they are saved
+            if weight.dim() == 2 and weight.numel() > matrices * LARGE:
                 whole, scale = rounded(weight)
                 weight.copy_(whole * scale[:, None])
     found = Model(albert, model.tokenizer, model.task, model.max_length, model.after)

@@ -204,6 +204,11 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         None,
     )
     if path is None:
+        if graph := next((name for name in ("model.onnx", "model.pt2") if (folder / name).is_file()), None):
+            raise CheckpointError(
+                f"{folder}: holds a graph for other runtimes ({graph}) and no weights; give the model that it was "
+                "exported from"
+            )
         raise CheckpointError(
             f"{folder}: has neither model.safetensors nor pytorch_model.bin; the weights are missing: download the "
             "folder again"
@@ -230,7 +235,7 @@ def _from_eight_bits(tensors: Mapping[str, Tensor], folder: Path) -> Iterator[tu
     for name, tensor in tensors.items():
         if tensor.dtype == torch.int8:
             scale = tensors.get(name + SCALE)
-            if scale is None or scale.shape != tensor.shape[:1]:
+            if scale is None or tensor.dim() != 2 or scale.shape != tensor.shape[:1]:
                 raise CheckpointError(f"{folder}: {name} has no scale for each of its rows; quantize the model again")
             yield name, tensor * scale.float()[:, None]
         elif not (name.endswith(SCALE) and name.removesuffix(SCALE) in tensors):

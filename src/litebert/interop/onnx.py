@@ -35,6 +35,11 @@ class Answers(nn.Module):
 
     def __init__(self, albert: Albert, task: Task[Any, Any]) -> None:
         super().__init__()
+        if getattr(task, "head_kind", "") == "lstm":
+            raise ConfigError(
+                "an LSTM reads texts one by one, which no graph for many texts can say; teach the model again with "
+                "--head linear, or use --give vectors"
+            )
         self.albert, self.task = albert, task
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Scores:
@@ -111,8 +116,7 @@ def _exporting(module: Answers | Vectors) -> Iterator[None]:
             root = root.__cause__
         said = str(root).strip().splitlines() or [type(root).__name__]
         raise ConfigError(
-            f"this model cannot be written as a graph ({said[0]}); an LSTM reads texts one by one, for instance: teach "
-            "it again with --head linear, or use --give vectors"
+            f"torch cannot write this model as a graph: {said[0]}; use --give vectors, or teach it with --head linear"
         ) from error
     finally:
         encoder.backend = before

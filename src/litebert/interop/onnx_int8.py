@@ -6,7 +6,7 @@ operators, in the order in which runtimes know them as one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -17,8 +17,11 @@ from litebert.model.int8 import rounded
 if TYPE_CHECKING:
     import onnx
 
+Use = Literal["looked up", "rows", "columns", "turned", "other"]
+"""What a node does with a matrix: takes some of its rows, or gets a number for each of its rows or columns."""
 
-def in_eight_bits(model: onnx.ModelProto) -> None:
+
+def quantize_graph(model: onnx.ModelProto) -> None:
     """Large matrices, and the table of words, become whole numbers with a scale for each of their rows."""
     graph = model.graph
     change = _Change(graph)
@@ -38,36 +41,51 @@ class _Change:
         self.onnx = onnx
         self.made: dict[str, onnx.TensorProto] = {}
         self.replaced: set[str] = set()
-        self._matrices = {
-            one.name: one for one in graph.initializer if len(one.dims) == 2 and one.dims[0] * one.dims[1] > LARGE
-        }
-        self._looked_up_in = {node.input[0] for node in graph.node if node.op_type == "Gather"}
-        self._turned = {
-            node.output[0]: node.input[0]
-            for node in graph.node if node.op_type == "Transpose" and node.input[0] in self._matrices
-        }  # fmt: skip
+        self._turned = {node.output[0]: node.input[0] for node in graph.node if _is_turn(node)}
+        self._uses: dict[str, set[Use]] = {}
+        for node in graph.node:
+            for name in node.input:
+                self._uses.setdefault(self._turned.get(name, name), set()).add(self._use_of(node, name))
+        for out in graph.output:
+            self._uses.setdefault(self._turned.get(out.name, out.name), set()).add("other")
+        self._matrices = {one.name: one for one in graph.initializer if self._can_be_rounded(one)}
         self._there: set[str] = set()
         """Values that nodes compute once and several others read."""
 
+    def _can_be_rounded(self, one: onnx.TensorProto) -> bool:
+        """A large matrix of which nobody makes use in another way than is known here."""
+        large = len(one.dims) == 2 and one.dims[0] * one.dims[1] > LARGE
+        uses = self._uses.get(one.name, {"other"}) - {"turned"}
+        return large and (uses == {"columns"} or uses <= {"rows", "looked up"})
+
+    def _use_of(self, node: onnx.NodeProto, name: str) -> Use:
+        if _is_turn(node):
+            return "turned"
+        settings = {one.name: self.onnx.helper.get_attribute_value(one) for one in node.attribute}
+        if node.op_type == "Gather" and name == node.input[0] and settings.get("axis", 0) == 0:
+            return "looked up"
+        if node.op_type == "MatMul" and name == node.input[1]:
+            return "rows" if name in self._turned else "columns"
+        plain = settings.get("alpha", 1) == settings.get("beta", 1) == 1 and not settings.get("transA")
+        if node.op_type == "Gemm" and name == node.input[1] and name not in self._turned and plain:
+            return "rows" if settings.get("transB") else "columns"
+        return "other"
+
     def of(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        if node.op_type == "Gather" and node.input[0] in self._matrices:
-            return self._looked_up(node)
-        if node.op_type == "Transpose" and node.output[0] in self._turned:
+        if _is_turn(node) and node.input[0] in self._matrices:
             return []
-        if node.op_type == "MatMul" and node.input[1] in self._turned:
-            return self._multiplied(node, self._turned[node.input[1]], by_rows=True)
-        if node.op_type == "MatMul" and node.input[1] in self._matrices:
-            return self._multiplied(node, node.input[1], by_rows=False)
-        if node.op_type == "Gemm" and node.input[1] in self._matrices:
-            settings = {one.name: one.i for one in node.attribute}
-            return self._multiplied(node, node.input[1], bool(settings.get("transB")))
-        return [node]
+        names = {name: self._turned.get(name, name) for name in node.input}
+        name = next((name for name in names if names[name] in self._matrices), None)
+        if name is None:
+            return [node]
+        use = self._use_of(node, name)
+        return self._looked_up(node) if use == "looked up" else self._multiplied(node, names[name], use == "rows")
 
     def _looked_up(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """A row of whole numbers, times its scale."""
         name, out = node.input[0], node.output[0]
-        whole, scale = self._rounded(name)
-        column = self._constant(f"{name}.column", self._array(self.made[scale])[:, None])
+        whole, scales = self._rounded(name)
+        column = self._constant(f"{name}.column", scales[:, None])
         return [
             self._node("Gather", [whole, node.input[1]], f"{out}.whole"),
             self._node("Cast", [f"{out}.whole"], f"{out}.cast", to=self.onnx.TensorProto.FLOAT),
@@ -80,13 +98,14 @@ class _Change:
         given, out, bias = node.input[0], node.output[0], node.input[2:]
         eight = [f"{given}.eight", f"{given}.scale", f"{given}.zero"]
         nodes = self._once(eight[0], lambda: self.onnx.helper.make_node("DynamicQuantizeLinear", [given], eight))
-        if name in self._looked_up_in:  # stands there once, as it is looked up in
-            whole, scale = self._rounded(name)
+        if "looked up" in self._uses[name]:  # stands there once, as it is looked up in
+            whole, scales = self._rounded(name)
             turned = f"{name}.turned"
             nodes += self._once(turned, lambda: self._node("Transpose", [whole], turned, perm=[1, 0]))
             whole = turned
         else:
-            whole, scale = self._rounded(name, by_rows, turned=True)
+            whole, scales = self._rounded(name, by_rows, turned=True)
+        scale = self._constant(f"{name}.scales", scales)
         product = f"{out}.product" if bias else out
         nodes += [
             self._node("MatMulInteger", [eight[0], whole, eight[2]], f"{out}.whole"),
@@ -96,16 +115,12 @@ class _Change:
         ]
         return [*nodes, self._node("Add", [product, *bias], out)] if bias else nodes
 
-    def _rounded(self, name: str, by_rows: bool = True, turned: bool = False) -> tuple[str, str]:
-        """Names of the whole numbers of a matrix, one scale for each of its rows or columns, and of the scales."""
-        whole, scale = f"{name}.eight_bits", f"{name}.scales"
-        if name not in self.replaced:
-            matrix = torch.from_numpy(np.array(self._array(self._matrices[name])))
-            eight, scales = rounded(matrix if by_rows else matrix.T)
-            self._constant(whole, (eight.T if turned else eight).contiguous().numpy())
-            self._constant(scale, scales.numpy())
-            self.replaced.add(name)
-        return whole, scale
+    def _rounded(self, name: str, by_rows: bool = True, turned: bool = False) -> tuple[str, np.ndarray]:
+        """Under what name the whole numbers of a matrix stand, and a scale for each of its rows or columns."""
+        matrix = torch.from_numpy(np.array(self.onnx.numpy_helper.to_array(self._matrices[name])))
+        eight, scales = rounded(matrix if by_rows else matrix.T)
+        self.replaced.add(name)
+        return self._constant(f"{name}.eight_bits", (eight.T if turned else eight).contiguous().numpy()), scales.numpy()
 
     def _once(self, name: str, make: Any) -> list[onnx.NodeProto]:
         if name in self._there:
@@ -117,8 +132,9 @@ class _Change:
         self.made.setdefault(name, self.onnx.numpy_helper.from_array(values, name))
         return name
 
-    def _array(self, tensor: onnx.TensorProto) -> np.ndarray:
-        return np.asarray(self.onnx.numpy_helper.to_array(tensor))
-
     def _node(self, kind: str, given: list[str], out: str, **settings: Any) -> onnx.NodeProto:
         return self.onnx.helper.make_node(kind, given, [out], **settings)
+
+
+def _is_turn(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Transpose" and [list(one.ints) for one in node.attribute] == [[1, 0]]

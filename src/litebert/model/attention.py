@@ -138,7 +138,7 @@ def _eager(q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None,
     q, k, v = layout.pad(q), layout.pad(k), layout.pad(v)
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (B, N, L, L)
     if bias is not None:
-        scores = scores + bias
+        scores = scores + bias.to(scores.dtype)
     if layout.visible is not None:
         scores = scores + torch.zeros_like(layout.visible, dtype=scores.dtype).masked_fill(~layout.visible, -torch.inf)
     weights = F.dropout(scores.softmax(dim=-1), dropout)

@@ -193,7 +193,9 @@ class EightBlocks:
 
     def _point(self, block: nn.Module, place: str, rows: Tensor) -> _Point:
         known = self._points.get(f"{self._names[block]}.{place}")
-        return _Point.of(*(one.item() for one in torch.aminmax(rows))) if known is None else known
+        if known is not None:
+            return known
+        return _Point.of(*(one.item() for one in torch.aminmax(rows))) if len(rows) else _Point.of(0.0, 0.0)
 
 
 class Observer:

@@ -93,7 +93,7 @@ class Model:
 
     def to(self, device: str | torch.device) -> Model:
         self.albert.to(device)
-        if self.device.type != "cpu":
+        if self.device.type != "cpu" and self.answers_in_int8:
             leave_int8(self.encoder)  # whose products are a CPU's
         return self
 

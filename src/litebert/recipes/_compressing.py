@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from litebert.errors import ConfigError, DataError
 
@@ -18,29 +18,49 @@ TIMED_TOKENS, ROUNDS = 64, 9
 
 
 def examples_of(model: Model, path: Path, columns: tuple[str, ...], most: int | None = None) -> list[Example]:
-    """What the model is going to read, without labels: all of it, or so many evenly taken from the file."""
+    """What the model is going to read: all of it, or so many evenly taken from the file. Labels need not be there."""
+    import numpy as np
+
     from litebert.data.batches import Example
     from litebert.data.corpus import read_lines
     from litebert.data.labelled import TABLES, Source, format_of
     from litebert.tasks import TrainableTask
 
-    def chosen(count: int) -> slice:
-        return slice(None, None, 1 if most is None else max(1, count // most))
+    def chosen(items: Sequence[Any]) -> list[Any]:
+        if most is None or len(items) <= most:
+            return list(items)
+        return [items[i] for i in np.linspace(0, len(items) - 1, most).round().astype(int)]
 
     task = model.task
     if isinstance(task, TrainableTask):
-        items = list(model.items_of(path, Source.of(columns)))
-        records = [model.parse(item, where) for where, item in items[chosen(len(items))]]
+        texts = tuple(one for one in columns if not one.startswith("label="))
+        items = chosen(list(model.items_of(path, Source.of(texts))))
+        records = [model.parse(item, where) for where, item in items]
         examples = task.features(records, model.tokenizer, model.max_length)
     elif format_of(path) in TABLES:
         raise ConfigError(f"{path}: {model.source} was taught no task that reads tables; give it plain text")
     else:
         lines = [line for line in read_lines([path]) if line.strip()]
-        encoded = model.tokenizer.encode(lines[chosen(len(lines))], max_length=model.max_length)
+        encoded = model.tokenizer.encode(chosen(lines), max_length=model.max_length)
         examples = [Example([one]) for one in encoded]
     if not examples:
         raise DataError(f"{path}: holds no text; give a file of texts such as the model will read")
     return examples
+
+
+def check_test(model: Model, test: Path | None, columns: tuple[str, ...]) -> None:
+    """Refuse before the work what could not be scored after it."""
+    from litebert.data.labelled import Source
+    from litebert.tasks import TrainableTask
+
+    if test is None:
+        return
+    if not isinstance(model.task, TrainableTask):
+        raise ConfigError(f"test={test} needs a model that was taught a task, and {model.source} was not; leave it out")
+    records = model.task.read(test, Source.of(columns))
+    model.task.check(records)
+    if not records:
+        raise DataError(f"{test}: holds no examples that can be read; check the file")
 
 
 def scores_of(models: Sequence[Model], test: Path, columns: tuple[str, ...]) -> tuple[str, list[float]]:

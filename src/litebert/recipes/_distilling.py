@@ -13,14 +13,18 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from litebert.builtin import folder_of
 from litebert.compress import Distiller, depths_of, student_of
 from litebert.data.batches import Batch, Example, by_length, collate, epoch_batches, steps_per_epoch
 from litebert.errors import ConfigError, DataError
 from litebert.files import sha256_of, write_json
 from litebert.predict import load
-from litebert.recipes._compressing import examples_of, milliseconds, scores_of
+from litebert.recipes._compressing import check_test, examples_of, milliseconds, scores_of
+from litebert.recipes._finetuning_plan import usual_rate
 from litebert.recipes._shared import load_to_teach, write_run
 from litebert.recipes.distill import Result
+from litebert.tasks.answer import Answer
+from litebert.tasks.tag import Tag
 from litebert.train.checkpointing import Checkpoints
 from litebert.train.guard import Guard
 from litebert.train.log import RunLog
@@ -34,7 +38,6 @@ if TYPE_CHECKING:
 
     from litebert.recipes.distill import Config
 
-USUAL_RATE = 1e-4  # for a hidden size of 768
 WEIGHT_DECAY = 0.01
 HELD_OUT = 10  # every tenth
 UNDECISIVE = {"out", "resume", "device", "save_every", "json", "test"}
@@ -72,13 +75,17 @@ class Run:
         self.config, self.console = config, console
         self.device = pick_device(config.device)
         self.teacher = load_to_teach(config.teacher)
+        check_test(self.teacher, config.test, config.columns)
+        torch.manual_seed(config.seed)  # for a new head
         start = self.teacher if config.student is None else load_to_teach(config.student)
         passes = start.config.num_hidden_layers if config.passes is None else config.passes
         if config.passes is None and config.student is None and not config.elastic:
             passes = max(1, passes // 2)
         self.student = student_of(self.teacher, start, passes)
         self.depths = depths_of(passes) if config.elastic else [passes]
-        examples = examples_of(self.teacher, config.data, config.columns)
+        examples = examples_of(self.student, config.data, config.columns)
+        if isinstance(self.student.task, Tag | Answer):  # whose windows can be learned alone
+            examples = [Example([window]) for one in examples for window in one.sequences]
         if len(examples) < 2:
             raise DataError(f"{config.data}: {len(examples)} text is too few; give hundreds, or better thousands")
         held_out = np.random.default_rng(config.seed).permutation(len(examples))[: -(-len(examples) // HELD_OUT)]
@@ -88,18 +95,19 @@ class Run:
         self.lengths = np.array([one.length for one in self.examples])
         self.epoch_steps = steps_per_epoch(len(self.examples), config.batch_size)
         self.epochs = config.epochs or min(20, max(3, -(-50_000 // len(self.examples))))
-        torch.manual_seed(config.seed)
         self.distiller = Distiller(self.student, self.teacher).to(self.device)
         self.teacher.to(self.device)
         self.bf16 = config.precision == "bf16" or (config.precision == "auto" and has_bfloat16(self.device))
-        rate = config.learning_rate or USUAL_RATE * 768 / self.student.config.hidden_size
+        rate = config.learning_rate or usual_rate(self.student)
         self.schedule = warmup_linear(rate, self.epochs * self.epoch_steps)
         self.optimizer = adamw(self.distiller, weight_decay=WEIGHT_DECAY)
         self.stateful: dict[str, Any] = {"model": self.distiller, "optimizer": self.optimizer}
         self.guard = Guard(self.stateful, spike=math.inf)
         self.saving = SaveEvery.parse(config.save_every, self.epoch_steps)
         self.decisive = {name: str(value) for name, value in asdict(config).items() if name not in UNDECISIVE}
-        self.decisive |= {f"content of {config.data}": sha256_of(config.data), "bf16": str(self.bf16)}
+        weights = [folder_of(name) / "model.safetensors" for name in (config.teacher, config.student) if name]
+        files = [config.data, *(path for path in weights if path.is_file())]
+        self.decisive |= {f"content of {path}": sha256_of(path) for path in files} | {"bf16": str(self.bf16)}
         self.start, self.best, self.best_epoch = math.inf, math.inf, 0
         self._epoch, self._batches = -1, [np.empty(0, dtype=np.int64)]
 

@@ -16,12 +16,16 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from litebert.builtin import DEFAULT
 from litebert.errors import ConfigError
 from litebert.files import write_json
-from litebert.recipes._compressing import TIMED_TOKENS, examples_of, milliseconds, scores_of
+from litebert.recipes._compressing import TIMED_TOKENS, check_test, examples_of, milliseconds, scores_of
 from litebert.recipes._shared import make_console, refuse_overwrite, write_run
+
+if TYPE_CHECKING:
+    from litebert.predict import Model
 
 
 @dataclass(frozen=True)
@@ -71,15 +75,16 @@ def run(config: Config) -> None:
     model = load(config.model, engine="torch")
     if model.int8 is not None:
         raise ConfigError(f"{config.model} is in eight bits already; give the model that it was made from")
+    check_test(model, config.test, config.columns)
     examples = [] if config.data is None else examples_of(model, config.data, config.columns, 2 * MOST)
-    learned, others = examples[:MOST], examples[MOST : 2 * MOST] or examples
+    learned, others = examples[::2], examples[1::2]
     console = make_console()
     with counting(console, f"reading {len(learned):,} texts", len(learned)) as bar:
         small = quantized(model, learned, lambda count: bar.advance(bar.task_ids[0], count))
     small.save(config.out)
     write_run(config.out, "quantize", config)
     small = load(config.out)  # what people will load is what is measured
-    weighs = [_weighs(folder) for folder in (folder_of(config.model), config.out)]
+    weighs = [_weighs(folder, model) for folder in (folder_of(config.model), config.out)]
     metric, scores = "", None
     if config.test is not None:
         metric, (was, now) = scores_of([model, small], config.test, config.columns)
@@ -94,9 +99,11 @@ def run(config: Config) -> None:
     console.print(f"next: litebert predict --model {config.out}", highlight=False, markup=False)
 
 
-def _weighs(folder: Path) -> float:
+def _weighs(folder: Path, model: Model) -> float:
+    """Megabytes of the weights' file; where they are not in one such file, of as many numbers of float32."""
     file = folder / "model.safetensors"
-    return file.stat().st_size / 1e6 if file.is_file() else float("nan")
+    size = file.stat().st_size if file.is_file() else 4 * sum(one.numel() for one in model.albert.parameters())
+    return size / 1e6
 
 
 def _print(config: Config, found: Figures) -> None:
