@@ -116,6 +116,14 @@ def test_an_elastic_student_answers_at_every_depth(
     assert {f"validation_loss after {depth}" for depth in depths} <= set().union(*logged)
 
 
+def test_a_student_that_learned_nothing_is_called_so(
+    flow: Flow, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--teacher", flow.classifier, "--data", data, "--out", tmp_path / "out", *QUICK)
+    assert litebert("distill", *given, "--learning-rate", 0.5) == 0
+    assert "has come no nearer to its teacher" in capsys.readouterr().err
+
+
 def test_labels_are_not_looked_at(flow: Flow, data: Path, distilled: Path, tmp_path: Path) -> None:
     rows = [{"text": row["text"]} for row in make_examples(96, seed=3)]
     given = ("--teacher", flow.classifier, "--data", write_csv(tmp_path / "texts.csv", rows))
@@ -164,6 +172,7 @@ def test_mistakes_are_told(flow: Flow, data: Path, tmp_path: Path, capsys: pytes
         (("--teacher", flow.classifier, "--student", "litebert-small-zh", "--data", data), "the same vocabulary"),
         (("--teacher", flow.pretrained, "--data", data), "was taught no task that reads tables"),
         (("--teacher", flow.classifier, "--data", data, "--passes", 0), "passes=0 must be at least 1"),
+        (("--teacher", flow.classifier, "--data", data, "--passes", 4), "must be fewer than the teacher's 4"),
         (("--teacher", flow.classifier, "--data", data, "--learning-rate", 2), "learning_rate=2.0 must lie between"),
     ):
         assert litebert("distill", *flags, "--out", tmp_path / "out") == 2

@@ -52,7 +52,7 @@ def test_a_pre_trained_model_gives_vectors_or_scores_of_the_vocabulary(
     told = capsys.readouterr().out
     wanted = "logits" if give == "answers" else "last_hidden_state, sentence_embedding"
     assert f"MB, gives {wanted}" in told
-    assert "off from torch by" in told
+    assert "off from what torch gives by" in told
 
 
 def test_torchs_own_form(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from litebert.model.int8 import has_int8
+from litebert.predict import load
 from tests.recipes.conftest import Flow, litebert, make_examples, write_csv
 
 pytestmark = pytest.mark.skipif(not has_int8(), reason="this CPU has no instructions for eight bits")
@@ -27,12 +28,16 @@ def test_a_classifier_becomes_smaller_and_its_score_is_told(
     assert after >= 0.9 * before
     assert 0 < figures["off_by_pass"][-1] < 0.2
     assert json.loads((out / "run.json").read_text())["command"] == "quantize"
+    assert "in eight bits" in repr(load(out))
+    assert "in eight bits" not in repr(load(out, engine="torch"))
     assert litebert("evaluate", "--model", out, "--data", tmp_path / "some.csv", "--json") == 0
     assert json.loads(capsys.readouterr().out)["metrics"]["accuracy"] == pytest.approx(after)
     assert litebert("quantize", *given, "--out", out) == 2
     assert "already holds a model" in capsys.readouterr().err
     assert litebert("quantize", "--model", out, "--out", tmp_path / "again") == 2
     assert "in eight bits already" in capsys.readouterr().err
+    assert litebert("export", "--model", out, "--out", tmp_path / "graph") == 2
+    assert "export the model that it was quantized from" in capsys.readouterr().err
     taught = ("--model", out, "--train", tmp_path / "some.csv", "--out", tmp_path / "taught")
     assert litebert("finetune", *taught) == 2
     assert "in eight bits, which do not learn" in capsys.readouterr().err
@@ -63,6 +68,17 @@ def test_mistakes_are_told_and_nothing_is_written(
     assert litebert("quantize", *given, "--out", tmp_path / "out") == 2
     assert "none.csv" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_plain_texts_are_enough_for_a_classifier(flow: Flow, tmp_path: Path) -> None:
+    rows = make_examples(30, seed=3)
+    (tmp_path / "texts.txt").write_text("".join(f"{row['text']}\n" for row in rows))
+    write_csv(tmp_path / "texts.csv", rows)
+    for name in ("texts.txt", "texts.csv"):
+        given = ("--model", flow.classifier, "--data", tmp_path / name, "--out", tmp_path / name[6:])
+        assert litebert("quantize", *given) == 0
+    both = [json.loads((tmp_path / kind / "config.json").read_text())["litebert"]["int8"] for kind in ("txt", "csv")]
+    assert both[0] == both[1] != {}
 
 
 def test_data_needs_no_labels_where_the_test_names_them(

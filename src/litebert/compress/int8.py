@@ -59,7 +59,9 @@ def quantized(
     return found
 
 
-def loss_of(model: Model, small: Model, examples: Sequence[Example]) -> Loss:
+def loss_of(
+    model: Model, small: Model, examples: Sequence[Example], advance: Callable[[int], None] = lambda count: None
+) -> Loss:
     """What the smaller one loses on these."""
     if not examples:
         raise DataError("no example to measure on; give some that the ranges were not taken from")
@@ -75,6 +77,7 @@ def loss_of(model: Model, small: Model, examples: Sequence[Example]) -> Loss:
             for number, (was, now) in enumerate(both):
                 off[number] += (now - was)[batch.real].double().square().sum()
                 length[number] += was[batch.real].double().square().sum()
+        advance(len(batch.input_ids))
     return Loss((off / length).sqrt().tolist())
 
 

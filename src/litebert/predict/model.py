@@ -62,7 +62,8 @@ class Model:
     def __repr__(self) -> str:
         task = "no task" if self.task is None else self.task.name
         parameters = sum(p.numel() for p in self.albert.parameters())
-        return f"Model({task}, {parameters:,} parameters, texts of up to {self.max_length} tokens)"
+        eight = ", in eight bits" if self.answers_in_int8 else ""
+        return f"Model({task}, {parameters:,} parameters, texts of up to {self.max_length} tokens{eight})"
 
     @property
     def encoder(self) -> Encoder:

@@ -25,22 +25,28 @@ def examples_of(model: Model, path: Path, columns: tuple[str, ...], most: int | 
     from litebert.data.corpus import read_lines
     from litebert.data.labelled import TABLES, Source, format_of
     from litebert.tasks import TrainableTask
+    from litebert.tasks.text import TextTask
 
     def chosen(items: Sequence[Any]) -> list[Any]:
         if most is None or len(items) <= most:
             return list(items)
         return [items[i] for i in np.linspace(0, len(items) - 1, most).round().astype(int)]
 
-    task = model.task
-    if isinstance(task, TrainableTask):
+    task, plain = model.task, format_of(path) not in TABLES
+    if isinstance(task, TrainableTask) and not (plain and isinstance(task, TextTask)):
         texts = tuple(one for one in columns if not one.startswith("label="))
         items = chosen(list(model.items_of(path, Source.of(texts))))
         records = [model.parse(item, where) for where, item in items]
         examples = task.features(records, model.tokenizer, model.max_length)
-    elif format_of(path) in TABLES:
+    elif not plain:
         raise ConfigError(f"{path}: {model.source} was taught no task that reads tables; give it plain text")
     else:
         lines = [line for line in read_lines([path]) if line.strip()]
+        if isinstance(task, TextTask):
+            records = [
+                model.parse(line, f"{path}, text {number}") for number, line in enumerate(chosen(lines), start=1)
+            ]
+            return task.features(records, model.tokenizer, model.max_length)
         encoded = model.tokenizer.encode(chosen(lines), max_length=model.max_length)
         examples = [Example([one]) for one in encoded]
     if not examples:

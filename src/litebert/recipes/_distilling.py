@@ -65,6 +65,11 @@ def distill(config: Config, console: Console) -> Result | None:
         seconds, metric, scores or None,
     )  # fmt: skip
     write_json(config.out / "finished.json", asdict(result))
+    if run.best >= run.start:
+        console.print(
+            "the student has come no nearer to its teacher; it needs more texts, more --epochs or another "
+            "--learning-rate", highlight=False, markup=False,
+        )  # fmt: skip
     return result
 
 
@@ -81,6 +86,10 @@ class Run:
         passes = start.config.num_hidden_layers if config.passes is None else config.passes
         if config.passes is None and config.student is None and not config.elastic:
             passes = max(1, passes // 2)
+        if config.student is None and not config.elastic and passes >= self.teacher.passes:
+            raise ConfigError(
+                f"passes={passes} must be fewer than the teacher's {self.teacher.passes}, or use --elastic"
+            )
         self.student = student_of(self.teacher, start, passes)
         self.depths = depths_of(passes) if config.elastic else [passes]
         examples = examples_of(self.student, config.data, config.columns)
@@ -146,7 +155,7 @@ class Run:
         passes = (self.teacher.config.num_hidden_layers, self.student.config.num_hidden_layers)
         self._say(
             f"from {passes[0]} passes to {passes[1]}: {len(self.examples):,} texts to learn on, {len(self.held_out):,} "
-            f"to choose by; {self.epochs} epochs of {self.epoch_steps:,} steps, on {self.device}"
+            f"to choose by; {self.epochs} times {self.epoch_steps:,} steps, on {self.device}"
         )
 
     def _say(self, text: str) -> None:

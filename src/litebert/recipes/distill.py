@@ -31,7 +31,7 @@ class Config:
     teacher: str
     """Folder of the model to learn from, or the name of one."""
     data: Path
-    """Texts to learn on: a table as for the teacher's task, or plain text."""
+    """Texts to learn on: a table as for the teacher's task, or plain text, one text per line."""
     out: Path
     """Folder for the student, its checkpoints and its log."""
     student: str | None = None
@@ -128,6 +128,9 @@ def _print(config: Config, found: Result) -> None:
     Console().print(table)
     first, last = found.distance
     was, now = found.parameters
-    print(f"distance from the teacher {first:.3f} before, {last:.3f} after epoch {found.epoch}, the best")
+    print(
+        f"distance from the teacher (answers, and states as a share of their length, squared) {first:.3f} before, "
+        f"{last:.3f} after epoch {found.epoch}, the best"
+    )
     if was != now:
         print(f"parameters {was:,} and {now:,}")

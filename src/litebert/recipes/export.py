@@ -65,8 +65,9 @@ class Config:
     """Print JSON instead of sentences."""
 
     def __post_init__(self) -> None:
-        for name, what in ((FILES[self.format], "an exported model"), ("config.json", "a model")):
-            refuse_overwrite(self.out / name, what)
+        for name in FILES.values():
+            refuse_overwrite(self.out / name, "an exported model")
+        refuse_overwrite(self.out / "config.json", "a model")
         if self.format == "torch" and self.int8:
             raise ConfigError("--int8 is for ONNX; for torch use: litebert quantize")
         if self.test is not None and (self.format != "onnx" or self.give == "vectors"):
@@ -99,6 +100,8 @@ def run(config: Config) -> None:
             f"{config.model} compares texts with its examples, which no graph holds; export the model it reads by "
             "(--give vectors), or fine-tune one"
         )
+    if model.int8 is not None:
+        raise ConfigError(f"{config.model} is in eight bits; export the model that it was quantized from, with --int8")
     check_test(model, config.test, config.columns)
     if config.check or config.test is not None:
         require_extra("onnxruntime", "export")
@@ -216,7 +219,8 @@ def _print(config: Config, figures: Figures) -> None:
     print(f"{config.out / figures.file}: {figures.megabytes:.1f} MB, gives {', '.join(figures.outputs)}")
     if figures.off is not None:
         far = "; that is a lot: look at its scores (--test)" if figures.off > FAR else ""
-        print(f"off from torch by {figures.off:.1e} of the length, at most, on made-up texts{far}")
+        share = f"{figures.off:.1%}" if figures.off > CLOSE else f"{figures.off:.1e}"
+        print(f"off from what torch gives by {share} of its length at most, on made-up texts{far}")
     if figures.scores is not None:
         was, now = figures.scores
         print(f"{figures.metric} on {config.test}: {was:.4f} by torch, {now:.4f} by the graph")

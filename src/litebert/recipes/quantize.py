@@ -6,9 +6,9 @@ Examples:
   litebert predict --model runs/int8 --input texts.txt
 
 The folder is a model like any other, for litebert alone; it is trained no further. --data are texts such as the model
-will read, in the form of its task: from 256 of them it is known between what numbers the inputs of its products lie,
-and on 256 others it is measured how far its hidden states are off. On a CPU without instructions for eight bits, and on
-a GPU, the same weights are used in float32.
+will read, in the form of its task, or one text per line: from up to 256 of them it is known between what numbers the
+inputs of its products lie, and on as many others it is measured how far its hidden states are off. On a CPU without
+instructions for eight bits, and on a GPU, the same weights are used in float32.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Config:
     model: str = DEFAULT
     """Folder of a model, or the name of one."""
     data: Path | None = None
-    """Texts such as it will read: a table as for its task, or plain text. Without it the numbers are looked at in every
-    answer, which takes longer."""
+    """Texts such as it will read: a table as for its task, or one text per line. Without it the numbers are looked at
+    in every answer, which takes longer."""
     test: Path | None = None
     """Labelled examples on which the score is measured, before and after."""
     columns: tuple[str, ...] = ()
@@ -68,6 +68,7 @@ def run(config: Config) -> None:
     from litebert.compress.int8 import MOST
     from litebert.model.int8 import has_int8
     from litebert.predict import load
+    from litebert.tasks import TrainableTask
     from litebert.train.log import counting
 
     if not has_int8():
@@ -79,24 +80,25 @@ def run(config: Config) -> None:
     examples = [] if config.data is None else examples_of(model, config.data, config.columns, 2 * MOST)
     learned, others = examples[::2], examples[1::2]
     console = make_console()
-    with counting(console, f"reading {len(learned):,} texts", len(learned)) as bar:
-        small = quantized(model, learned, lambda count: bar.advance(bar.task_ids[0], count))
-    small.save(config.out)
-    write_run(config.out, "quantize", config)
-    small = load(config.out)  # what people will load is what is measured
+    with counting(console, f"reading {len(examples):,} texts", len(examples)) as bar:
+        advance = lambda count: bar.advance(bar.task_ids[0], count)  # noqa: E731
+        small = quantized(model, learned, advance)
+        small.save(config.out)
+        write_run(config.out, "quantize", config)
+        small = load(config.out)  # what people will load is what is measured
+        off = loss_of(model, small, others, advance).by_pass if others else []
     weighs = [_weighs(folder, model) for folder in (folder_of(config.model), config.out)]
     metric, scores = "", None
     if config.test is not None:
         metric, (was, now) = scores_of([model, small], config.test, config.columns)
         scores = was, now
     before, after = milliseconds([model, small])
-    found = Figures(
-        (weighs[0], weighs[1]), (before, after), loss_of(model, small, others).by_pass if others else [], metric, scores
-    )
+    found = Figures((weighs[0], weighs[1]), (before, after), off, metric, scores)
     write_json(config.out / "quantize.json", asdict(found))
     _print(config, found)
     console.print(f"model in {config.out}", highlight=False, markup=False)
-    console.print(f"next: litebert predict --model {config.out}", highlight=False, markup=False)
+    text = "" if isinstance(model.task, TrainableTask) else "echo 'a text with a [MASK]' | "
+    console.print(f"next: {text}litebert predict --model {config.out}", highlight=False, markup=False)
 
 
 def _weighs(folder: Path, model: Model) -> float:
