@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import litebert
-from litebert.compress import Distiller, depths_of, student_of
+from litebert.compress import Distiller, student_of
 from litebert.data.batches import Batch
 from litebert.errors import ConfigError
 from litebert.model import Albert, AlbertConfig
@@ -82,9 +82,6 @@ def test_a_student_is_compared_after_fewer_passes_than_it_has(tokenizer: Any) ->
     short = Distiller(student_of(teacher, teacher, 2), teacher).eval()
     torch.testing.assert_close(elastic(batch(), 2), short(batch()))
     assert elastic(batch())["loss"].item() == pytest.approx(0, abs=1e-6)  # and then all of them again
-    assert depths_of(12) == [3, 6, 9, 12]
-    assert depths_of(3) == [1, 2, 3]
-    assert depths_of(1) == [1]
 
 
 def test_a_narrower_student_is_compared_through_a_map(tokenizer: Any) -> None:

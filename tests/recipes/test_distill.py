@@ -112,6 +112,14 @@ def test_an_elastic_student_answers_at_every_depth(
     for depth, score in zip(depths[1:], found["scores"][1:], strict=True):
         assert litebert("evaluate", "--model", out, "--data", data, "--passes", depth, "--json") == 0
         assert json.loads(capsys.readouterr().out)["metrics"]["accuracy"] == pytest.approx(score)
+    exits = found["exits"]
+    assert [row[1] for row in exits] == sorted((row[1] for row in exits), reverse=True)
+    assert exits[-1][1] == 1
+    speed = 4 / exits[len(exits) // 2][1]
+    assert litebert("evaluate", "--model", out, "--data", data, "--speed", speed, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["accuracy"] > 1 / 3
+    assert litebert("evaluate", "--model", flow.classifier, "--data", data, "--speed", 2) == 2
+    assert "has not learned to answer early" in capsys.readouterr().err
     logged = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert {f"validation_loss after {depth}" for depth in depths} <= set().union(*logged)
 

@@ -64,11 +64,6 @@ def _heads(teacher: Model, task: Task[Any, Any], shape: AlbertConfig) -> dict[st
     return {task.head_name: head}
 
 
-def depths_of(passes: int) -> list[int]:
-    """At which an elastic model learns to answer: after each quarter of its passes."""
-    return sorted({-(-passes * quarter // 4) for quarter in (1, 2, 3, 4)})
-
-
 class Distiller(nn.Module):
     """What learns: the student, and where it is narrower a map of its hidden states to the teacher's."""
 

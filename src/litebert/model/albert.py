@@ -284,6 +284,34 @@ class Encoder(nn.Module):
         layout = Dense(batch, length, attention_mask.bool().contiguous())
         return self._run(hidden.flatten(0, 1), layout, None, None, done=done).unflatten(0, (batch, length))
 
+    def until(
+        self,
+        input_ids: Tensor,
+        lengths: Tensor,
+        token_type_ids: Tensor,
+        depths: Sequence[int],
+        stops: Callable[[Tensor, Tensor, int], Tensor],
+    ) -> None:
+        """Sequences of these `lengths` laid end to end, (T,), go through passes until they are told to stop.
+
+        After each of the `depths`, `stops` hears the states of the first tokens of those that are left, (S, H), which
+        sequences they are, (S,), and the depth, and says which of them stop, (S,). The others are a shorter batch.
+        """
+        left = torch.arange(len(lengths), device=lengths.device)
+        column = torch.arange(len(input_ids), device=lengths.device)
+        column -= (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
+        longest = int(lengths.max())
+        hidden = self._embed(self.word_embeddings(input_ids), column, token_type_ids, longest)
+        done = 0
+        for depth in depths:
+            layout = Dense(1, len(hidden), None) if len(left) == 1 else Packed.of(lengths, longest, len(hidden))
+            hidden = self._run(hidden, layout, depth, None, done=done)
+            goes_on = ~stops(hidden.index_select(0, lengths.cumsum(0) - lengths), left, depth)
+            if not bool(goes_on.any()):
+                return
+            hidden = hidden[goes_on.repeat_interleave(lengths)]
+            left, lengths, done = left[goes_on], lengths[goes_on], depth
+
     def pool(self, first: Tensor) -> Tensor:
         """The vector that sentence-level heads read, from the hidden state of [CLS]: (B, H) in, (B, H) out."""
         return torch.tanh(self.pooler(first))

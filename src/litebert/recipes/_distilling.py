@@ -14,11 +14,12 @@ import torch
 from rich.console import Console
 
 from litebert.builtin import folder_of
-from litebert.compress import Distiller, depths_of, student_of
+from litebert.compress import Distiller, student_of
 from litebert.data.batches import Batch, Example, by_length, collate, epoch_batches, steps_per_epoch
 from litebert.errors import ConfigError, DataError
 from litebert.files import sha256_of, write_json
-from litebert.predict import load
+from litebert.predict import Model, load
+from litebert.predict.exits import can_exit, measured_exits, quarters
 from litebert.recipes._compressing import check_test, examples_of, milliseconds, scores_of
 from litebert.recipes._finetuning_plan import usual_rate
 from litebert.recipes._shared import load_to_teach, write_run
@@ -51,6 +52,10 @@ def distill(config: Config, console: Console) -> Result | None:
         return None
     seconds = time.perf_counter() - began
     teacher, student = run.teacher.to("cpu"), load(config.out)  # what people will load is what is measured
+    if config.elastic and can_exit(student.task):
+        task: Any = student.task
+        task.exits = measured_exits(run.scores_at_depths(student), run.depths)
+        student.save(config.out)
     models = [teacher, *(student for _ in run.depths)]
     passes = [teacher.passes, *run.depths]
     metric, scores = "", []
@@ -62,7 +67,7 @@ def distill(config: Config, console: Console) -> Result | None:
     parameters = [sum(weight.numel() for weight in one.encoder.parameters()) for one in (teacher, student)]
     result = Result(
         passes, milliseconds(models, passes), (parameters[0], parameters[1]), (run.start, run.best), run.best_epoch,
-        seconds, metric, scores or None,
+        seconds, metric, scores or None, getattr(student.task, "exits", []) if config.elastic else [],
     )  # fmt: skip
     write_json(config.out / "finished.json", asdict(result))
     if run.best >= run.start:
@@ -91,7 +96,7 @@ class Run:
                 f"passes={passes} must be fewer than the teacher's {self.teacher.passes}, or use --elastic"
             )
         self.student = student_of(self.teacher, start, passes)
-        self.depths = depths_of(passes) if config.elastic else [passes]
+        self.depths = quarters(passes) if config.elastic else [passes]
         examples = examples_of(self.student, config.data, config.columns)
         if isinstance(self.student.task, Tag | Answer):  # whose windows can be learned alone
             examples = [Example([window]) for one in examples for window in one.sequences]
@@ -160,6 +165,14 @@ class Run:
 
     def _say(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False)
+
+    def scores_at_depths(self, student: Model) -> np.ndarray:  # (depths, N, C)
+        """What it says of the texts that were held out, the mean over the windows of each."""
+        found = []
+        for student.passes in self.depths:
+            scores = student.score_examples(student.task, self.held_out)  # type: ignore[arg-type]
+            found.append(np.stack([one["scores"].float().mean(0).numpy() for one in scores]))
+        return np.stack(found)
 
     # what the loop asks for
 

@@ -51,7 +51,7 @@ def load_to_teach(name: str) -> Model:
     return model
 
 
-def set_answering(model: Model, precision: str, passes: int | None = None) -> None:
+def set_answering(model: Model, precision: str, passes: int | None = None, speed: float = 1.0) -> None:
     """How it answers from now on."""
     from litebert.predict import Adapted
     from litebert.train.runtime import answers_in_bf16
@@ -60,6 +60,8 @@ def set_answering(model: Model, precision: str, passes: int | None = None) -> No
         if isinstance(model, Adapted):
             raise ConfigError("passes: an adapted model reads at depths of its own choice; leave it out")
         model.passes = passes
+    if speed != 1:
+        model.set_speed(speed)
     model.bf16 = answers_in_bf16(precision, model.device)
     model.encoder.eval().use_eight(precision == "fp8")
 

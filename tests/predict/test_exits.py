@@ -1,0 +1,107 @@
+"""Texts that stop early."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import litebert
+from litebert.data.batches import Batch
+from litebert.errors import CheckpointError, ConfigError
+from litebert.files import read_json, write_json
+from litebert.model import Albert, AlbertConfig
+from litebert.model.int8 import has_int8, use_int8
+from litebert.predict import Model
+from litebert.predict.exits import Exits, early_scores, exits_for, measured_exits, quarters
+from litebert.tasks import Classify
+from litebert.tasks.classify import Exit
+
+TEXTS = ["昨天", "我们一起去公园看花，天气很好", "他说", "这本书的内容很有意思，值得一读再读", "好"]
+
+
+def taught(**changes: object) -> Model:
+    torch.manual_seed(0)
+    config = AlbertConfig(
+        vocab_size=10_000, embedding_size=16, hidden_size=32, num_hidden_layers=4, intermediate_size=64,
+        num_attention_heads=4, initializer_range=0.3, **changes,  # type: ignore[arg-type]
+    )  # fmt: skip
+    task = Classify(["a", "b", "c"])
+    tokenizer = litebert.load("litebert-small-zh").tokenizer
+    return Model(Albert(config, {task.head_name: task.head(config)}).eval(), tokenizer, task)
+
+
+def batch_of(model: Model, texts: list[str]) -> Batch:
+    from litebert.data.batches import pad
+
+    return pad(model.tokenizer.encode(texts), model.tokenizer.pad_id)
+
+
+@pytest.mark.parametrize("changes", [{}, {"sharing": "none"}, {"relative_attention_distance": 3}], ids=str)
+@pytest.mark.parametrize("count", [1, 5])
+def test_each_text_gets_the_scores_of_the_depth_at_which_it_is_sure(changes: dict[str, object], count: int) -> None:
+    model = taught(**changes)
+    batch, task = batch_of(model, TEXTS[:count]), Classify(["a", "b", "c"])
+    with torch.inference_mode():
+        by_depth = []
+        for model.passes in (1, 2, 4):
+            by_depth.append(task.scores(model.albert, batch)["scores"])
+        model.encoder.depth = None
+        sure = [scores.softmax(-1).amax(-1) for scores in by_depth]
+        for threshold in (0.0, float(sure[0].median()), 1.1):
+            found, passes = early_scores(model.albert, task, batch, Exits([1, 2, 4], threshold))
+            for row in range(count):
+                at = next((n for n in range(2) if sure[n][row] >= threshold), 2)
+                assert passes[row] == [1, 2, 4][at]
+                torch.testing.assert_close(found["scores"][row], by_depth[at][row], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.skipif(not has_int8(), reason="this CPU has no instructions for eight bits")
+def test_eight_bits_stop_early_too() -> None:
+    model = taught()
+    use_int8(model.encoder)
+    batch, task = batch_of(model, TEXTS), Classify(["a", "b", "c"])
+    with torch.inference_mode():
+        truth = task.scores(model.albert, batch)["scores"]
+        found, passes = early_scores(model.albert, task, batch, Exits([2, 4], 1.1))
+    assert passes.tolist() == [4] * 5
+    assert (found["scores"] - truth).norm() < 0.1 * truth.norm()
+
+
+def test_what_thresholds_come_to_is_counted() -> None:
+    likely = np.array([[[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]], [[0.9, 0.1], [0.1, 0.9], [0.3, 0.7]]])
+    found = {one.sure: one for one in measured_exits(np.log(likely), [2, 4])}
+    assert found[0.95] == Exit(0.95, 4.0, 1.0)
+    assert found[0.85] == (0.85, pytest.approx(10 / 3), 1.0)
+    assert found[0.0] == (0.0, 2.0, pytest.approx(2 / 3))
+
+
+def test_a_speed_is_brought_about_by_how_sure_to_be(tmp_path: Path) -> None:
+    model = taught()
+    with pytest.raises(ConfigError, match="has not learned to answer early"):
+        model.set_speed(2)
+    assert isinstance(model.task, Classify)
+    model.task.exits = [Exit(0.99, 3.5, 1.0), Exit(0.9, 2.0, 0.98), Exit(0.5, 1.6, 0.9)]
+    model.save(tmp_path)
+    model = litebert.load(tmp_path)
+    model.set_speed(2)
+    assert model.exits == Exits([1, 2, 3, 4], 0.9)
+    labels = [one.label for one in model.predict(TEXTS)]
+    assert len(labels) == len(model.passes_run) == 5
+    model.set_speed(1)
+    assert model.exits is None
+    with pytest.raises(ConfigError, match=r"speed=3 is more than this model has; it can be 2\.5 at most"):
+        model.set_speed(3)
+    with pytest.raises(ConfigError, match=r"speed=0\.5 must be 1"):
+        exits_for(model.task, 4, 0.5)
+    settings = read_json(tmp_path / "config.json")
+    settings["litebert"]["options"]["exits"] = [[0.9, "many", 1]]
+    write_json(tmp_path / "config.json", settings)
+    with pytest.raises(CheckpointError, match="rows of three numbers"):
+        litebert.load(tmp_path)
+
+
+def test_quarters_of_few_passes_are_those_that_there_are() -> None:
+    assert [quarters(count) for count in (12, 4, 3, 1)] == [[3, 6, 9, 12], [1, 2, 3, 4], [1, 2, 3], [1]]
