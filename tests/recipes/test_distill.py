@@ -117,7 +117,11 @@ def test_an_elastic_student_answers_at_every_depth(
     assert exits[-1][1] == 1
     speed = 4 / exits[len(exits) // 2][1]
     assert litebert("evaluate", "--model", out, "--data", data, "--speed", speed, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["metrics"]["accuracy"] > 1 / 3
+    told = json.loads(capsys.readouterr().out)
+    assert told["metrics"]["accuracy"] > 1 / 3
+    assert 1 <= told["passes"] < 4
+    assert litebert("evaluate", "--model", out, "--data", data, "--speed", speed) == 0
+    assert "passes, on the average" in capsys.readouterr().out
     assert litebert("evaluate", "--model", flow.classifier, "--data", data, "--speed", 2) == 2
     assert "has not learned to answer early" in capsys.readouterr().err
     logged = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Any, Literal
 
 from litebert.builtin import DEFAULT
@@ -105,6 +106,8 @@ class Evaluation:
     skipped: list[str] = field(default_factory=list)
     by_label: dict[str, dict[str, float]] = field(default_factory=dict)
     calibration_error: float | None = None
+    passes: float | None = None
+    """On the average, where texts may stop early."""
     labels: list[str] = field(default_factory=list)
     confusion: list[list[int]] = field(default_factory=list)
     """Rows are the truth, columns the answers."""
@@ -216,7 +219,7 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
     found = Evaluation(
         model_name, str(data), task.name, task.metric, task.metrics(records, answers), task.baseline(records),
         len(records), source.skipped, task.by_label(records, answers) if isinstance(task, TrainableTask) else {},
-        None, labels, confusion, judgements, answers,
+        None, mean(model.passes_run) if model.exits is not None else None, labels, confusion, judgements, answers,
     )  # fmt: skip
     error = calibration_error(found.sureness) if found.sureness else None
     return Evaluation(**{**vars(found), "calibration_error": error})
@@ -247,6 +250,8 @@ def _print_one(console: Console, found: Evaluation, errors: int) -> None:
         table.add_row(escape(name), f"{value:.4f}", f"{found.baseline[name]:.4f}" if name in found.baseline else "")
     if found.calibration_error is not None:
         table.add_row("calibration error", f"{found.calibration_error:.4f}", "")
+    if found.passes is not None:
+        table.add_row("passes, on the average", f"{found.passes:.2f}", "")
     console.print(table)
     if len(found.by_label) > 1:
         rows = label_rows(found)
