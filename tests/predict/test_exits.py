@@ -89,7 +89,7 @@ def test_a_speed_is_brought_about_by_how_sure_to_be(tmp_path: Path) -> None:
     model.set_speed(2)
     assert model.exits == Exits([1, 2, 3, 4], 0.9)
     labels = [one.label for one in model.predict(TEXTS)]
-    assert len(labels) == len(model.passes_run) == 5
+    assert len(labels) == model.stopped_after.total() == 5
     model.set_speed(1)
     assert model.exits is None
     with pytest.raises(ConfigError, match=r"speed=3 is more than this model has; it can be 2\.5 at most"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, pairwise
@@ -59,8 +60,8 @@ class Model:
         """Saved in eight bits; between what the inputs of its products lie, empty where that is not known."""
         self.exits: Exits | None = None
         """Whether, and when, a text whose class is clear needs no further passes; for classifiers."""
-        self.passes_run: list[int] = []
-        """Of each sequence that was answered so."""
+        self.stopped_after: Counter[int] = Counter()
+        """How many sequences were answered so, by the number of their passes."""
         self.bf16 = False
         """Compute in bfloat16: on a GPU several times as fast. Weights and answers stay float32."""
 
@@ -94,7 +95,8 @@ class Model:
 
     def set_speed(self, speed: float) -> None:
         """Let texts whose class is clear stop early, so that they take 1 / speed of the passes on the average."""
-        self.exits, self.passes_run = exits_for(self.task, self.passes, speed), []
+        self.exits = exits_for(self.task, self.passes, speed)
+        self.stopped_after.clear()
 
     @property
     def answers_in_int8(self) -> bool:
@@ -200,7 +202,7 @@ class Model:
         if self.exits is None:
             return task.scores(self.albert, batch)
         scores, passes = early_scores(self.albert, task, batch, self.exits)
-        self.passes_run += passes.tolist()
+        self.stopped_after.update(passes.tolist())
         return scores
 
     def score_examples(

@@ -168,10 +168,12 @@ class Run:
 
     def scores_at_depths(self, student: Model) -> np.ndarray:  # (depths, N, C)
         """What it says of the texts that were held out, the mean over the windows of each."""
-        found = []
-        for student.passes in self.depths:
-            scores = student.score_examples(student.task, self.held_out)  # type: ignore[arg-type]
-            found.append(np.stack([one["scores"].float().mean(0).numpy() for one in scores]))
+        task, found = student.task, []
+        assert task is not None
+        for depth in self.depths:
+            student.passes = depth
+            scores = student.score_examples(task, self.held_out)
+            found.append(np.stack([one["scores"].mean(0).numpy() for one in scores]))
         return np.stack(found)
 
     # what the loop asks for
