@@ -219,7 +219,8 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
     found = Evaluation(
         model_name, str(data), task.name, task.metric, task.metrics(records, answers), task.baseline(records),
         len(records), source.skipped, task.by_label(records, answers) if isinstance(task, TrainableTask) else {},
-        None, mean(model.stopped_after.elements()) if model.exits is not None else None, labels, confusion, judgements, answers,
+        None, mean(model.stopped_after.elements()) if model.exits is not None else None, labels, confusion, judgements,
+        answers,
     )  # fmt: skip
     error = calibration_error(found.sureness) if found.sureness else None
     return Evaluation(**{**vars(found), "calibration_error": error})
