@@ -72,10 +72,11 @@ def test_eight_bits_stop_early_too() -> None:
 
 def test_what_thresholds_come_to_is_counted() -> None:
     likely = np.array([[[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]], [[0.9, 0.1], [0.1, 0.9], [0.3, 0.7]]])
-    found = {one.sure: one for one in measured_exits(np.log(likely), [2, 4])}
-    assert found[0.95] == Exit(0.95, 4.0, 1.0)
-    assert found[0.85] == (0.85, pytest.approx(10 / 3), 1.0)
-    assert found[0.0] == (0.0, 2.0, pytest.approx(2 / 3))
+    found = measured_exits(np.log(likely), [2, 4])
+    assert found[0] == pytest.approx((0.9, 10 / 3, 1.0))
+    assert found[-1] == pytest.approx((0.6, 2.0, 2 / 3))
+    assert [one.passes for one in found] == sorted((one.passes for one in found), reverse=True)
+    assert measured_exits(np.log(likely[:1]), [1]) == []
 
 
 def test_a_speed_is_brought_about_by_how_sure_to_be(tmp_path: Path) -> None:

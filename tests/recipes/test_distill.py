@@ -114,7 +114,7 @@ def test_an_elastic_student_answers_at_every_depth(
         assert json.loads(capsys.readouterr().out)["metrics"]["accuracy"] == pytest.approx(score)
     exits = found["exits"]
     assert [row[1] for row in exits] == sorted((row[1] for row in exits), reverse=True)
-    assert exits[-1][1] == 1
+    assert 1 <= exits[-1][1] < 1.5
     speed = 4 / exits[len(exits) // 2][1]
     assert litebert("evaluate", "--model", out, "--data", data, "--speed", speed, "--json") == 0
     told = json.loads(capsys.readouterr().out)
