@@ -6,8 +6,8 @@
 
 Everybody takes turns in one run, with the same weights, texts of the same number of tokens, and two threads; a turn is
 a text in, its vector out, tokenisation included. Medians, with half the distance between the quartiles beside them, and
-how many times as long the others take as ours in eight bits. --data holds plain text, from which it is known between
-what numbers the inputs of products lie. Needs pip install '.[peers,export]' openvino; who is not installed is left out.
+how many times as long the others take as ours in eight bits, by our own code where a compiler is there; by oneDNN
+beside it, which is told between what numbers the inputs of products lie. --data holds plain text for that. Needs pip install '.[peers,export]' openvino; who is not installed is left out.
 ONNX Runtime quantizes by its own quantize_dynamic, per channel; OpenVINO takes bfloat16 where the CPU has it. With
 --many, all lines of a file at once instead of single texts: ours by `embed`, the others in batches of 32 of similar
 length, longest first; texts per second.
@@ -38,6 +38,7 @@ from litebert.data.batches import Example, by_length, pad
 from litebert.data.corpus import read_lines
 from litebert.interop.onnx import Vectors, graph_of
 from litebert.interop.onnx_int8 import quantize_graph
+from litebert.model.int8 import use_int8
 from litebert.predict import Model
 from litebert.predict.exported import by_session
 
@@ -70,10 +71,12 @@ def texts_of(model: Model, lines: list[str], length: int) -> list[str]:
 
 def ours(folder: Path, examples: list[Example], work: Path) -> dict[str, Answer]:
     model = litebert.load(folder, engine="torch")
+    by_onednn = quantized(model, examples)
+    use_int8(by_onednn.encoder, by_onednn.int8, native=False)
     found = {
         "litebert fp32": model.embed,
-        "litebert int8, ranges looked at": quantized(model).embed,
-        OURS: quantized(model, examples).embed,
+        "litebert int8 by oneDNN": by_onednn.embed,
+        OURS: quantized(model).embed,
     }
     if find_spec("onnxruntime") and find_spec("onnxscript"):
         graph = graph_of(Vectors(model.albert, model.after), model.max_length)

@@ -14,7 +14,7 @@ import litebert
 from litebert.compress import loss_of, quantized
 from litebert.data.batches import Example
 from litebert.errors import CheckpointError, ConfigError, DataError
-from litebert.model.int8 import EightBlocks, has_int8
+from litebert.model.int8 import has_int8
 from litebert.predict import Model
 
 pytestmark = pytest.mark.skipif(not has_int8(), reason="this CPU has no instructions for eight bits")
@@ -64,7 +64,8 @@ def test_the_folder_is_small_and_answers_nearly_the_same(model: Model, folder: P
     size = (folder / "model.safetensors").stat().st_size
     assert size < 0.6 * sum(2 * weight.numel() for weight in model.albert.parameters())  # bfloat16 has two bytes each
     small = litebert.load(folder)
-    assert isinstance(small.encoder.run_block, EightBlocks)
+    assert small.answers_in_int8
+    assert "in eight bits" in repr(small)
     assert cosines(small.embed(TEXTS), model.embed(TEXTS)).min() > 0.99
     sure = "他们结婚后生了两个[MASK]。"
     assert small.fill_mask(sure)[0].token == model.fill_mask(sure)[0].token  # type: ignore[union-attr]
@@ -72,7 +73,7 @@ def test_the_folder_is_small_and_answers_nearly_the_same(model: Model, folder: P
 
 def test_torch_computes_from_the_same_weights(folder: Path, tmp_path: Path) -> None:
     plain = litebert.load(folder, engine="torch")
-    assert not isinstance(plain.encoder.run_block, EightBlocks)
+    assert not plain.answers_in_int8
     vectors = plain.embed(TEXTS)
     assert cosines(vectors, litebert.load(folder).embed(TEXTS)).min() > 0.99
     plain.save(tmp_path)  # what has been rounded stays as it is
@@ -90,7 +91,9 @@ def test_a_folder_of_another_kind_can_be_asked_in_eight_bits(model: Model) -> No
 
 def test_a_cpu_without_eight_bits_uses_the_weights_in_float32(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
-    assert not isinstance(litebert.load(folder).encoder.run_block, EightBlocks)
+    for name in ("kernel", "fastest_kernel"):
+        monkeypatch.setattr(f"litebert.model.int8.{name}", lambda: None)
+    assert not litebert.load(folder).answers_in_int8
     with pytest.raises(ConfigError, match="no instructions"):
         litebert.load(folder, engine="int8")
 

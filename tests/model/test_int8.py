@@ -1,8 +1,9 @@
-"""Blocks from eight-bit products, beside the same in float32."""
+"""Blocks from oneDNN's eight-bit products, beside the same in float32."""
 
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import get_args
 
 import pytest
@@ -11,9 +12,14 @@ import torch
 from litebert.errors import ConfigError
 from litebert.model import AlbertConfig, Encoder
 from litebert.model.config import Sharing
-from litebert.model.int8 import EightBlocks, Observer, has_int8, leave_int8, places_of, rounded, use_int8
+from litebert.model.int8 import EightBlocks, Observer, has_onednn, leave_int8, places_of
+from litebert.model.int8 import use_int8 as use_any_int8
+from litebert.model.rounding import rounded
 
-needs_int8 = pytest.mark.skipif(not has_int8(), reason="this CPU has no instructions for eight bits")
+needs_int8 = pytest.mark.skipif(not has_onednn(), reason="this CPU has no instructions for oneDNN's eight bits")
+
+
+use_int8 = partial(use_any_int8, native=False)
 
 
 def encoder_of(**changes: object) -> Encoder:

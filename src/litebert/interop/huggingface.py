@@ -24,7 +24,8 @@ from litebert.errors import CheckpointError, ConfigError
 from litebert.files import read_json, replacing, write_json
 from litebert.interop.sentence_transformers import read_map, write_modules
 from litebert.model import Albert, AlbertConfig, Encoder, pretraining_heads
-from litebert.model.int8 import Ranges, places_of, rounded
+from litebert.model.int8 import Ranges, places_of
+from litebert.model.rounding import rounded
 from litebert.model.sentences import SentenceMap
 from litebert.tasks import TASKS, Task
 from litebert.tasks.mask import Mask

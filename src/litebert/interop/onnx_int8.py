@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from litebert.interop.huggingface import LARGE
-from litebert.model.int8 import rounded
+from litebert.model.rounding import rounded
 
 if TYPE_CHECKING:
     import onnx

@@ -30,6 +30,8 @@ WeightAt = Callable[[str, Tensor, int, int], Tensor]
 parameters, as in "attention.0.qkv.weight"; passes count from 0."""
 RunBlock = Callable[..., Tensor]
 """`run_block`, or what stands in its place."""
+RunAll = Callable[["Encoder", Tensor, Layout, range, Tensor | None, Tensor | None], Tensor]
+"""(encoder, hidden, layout, passes, attention bias, wanted rows) -> the hidden states after these passes."""
 Seen = dict[str, Tensor]
 """A block's parameters as one pass sees them, by name; None in its place = as they are."""
 
@@ -103,6 +105,8 @@ class Encoder(nn.Module):
         self.run_block: RunBlock = run_block
         """One block, where passes are not one function. `torch.compile` it and every pass of every depth uses the one
         compiled block."""
+        self.run_all: RunAll | None = None
+        """What computes all passes in one go, in the place of the loop over them."""
         self.unpadded = False
         """On a CPU too, leave padding out of all but attention; worth it where that is most of the time."""
         self.depth: int | None = None
@@ -353,6 +357,13 @@ class Encoder(nn.Module):
         """All passes but those that are `done`. `wanted_after` gets the states after those that it names."""
         bias = self._attention_bias(layout.length)
         passes = self.checked_depth(depth)
+        if self.run_all is not None:
+            for end in sorted({*(wanted_after or ()), passes} - {*range(done + 1)}):
+                hidden = self.run_all(self, hidden, layout, range(done, end), bias, rows if end == passes else None)
+                done = end
+                if wanted_after is not None and end in wanted_after:
+                    wanted_after[end] = hidden
+            return hidden
         backend = self.backend
         if backend == "auto":  # decided out here, once for all passes, where no compiler has to follow
             dropout = self.config.attention_probs_dropout_prob if self.training else 0.0

@@ -9,19 +9,27 @@ Shapes: T tokens in rows, R wanted rows, H hidden, W intermediate.
 
 from __future__ import annotations
 
+import json
 import math
+import time
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from litebert.errors import ConfigError
+from litebert.files import write_json
 from litebert.model.albert import Attention, Encoder, FeedForward, Seen, run_block
 from litebert.model.attention import Backend, Layout, attend
-from litebert.model.config import Half
+from litebert.model.config import AlbertConfig, Half
+from litebert.model.native import Kernel, NativePasses, kernel
+from litebert.model.rounding import rounded
 
-MOST_WEIGHT, LEVELS = 127, 255
+LEVELS = 255
+TRIALS, FAR = 5, 0.2
+"""How often two ways are tried in turns, and how far off none may be."""
 FUSED = {"gelu": "none", "gelu_new": "tanh"}
 """Activations that oneDNN computes while it multiplies, and which way."""
 HALF_FROM, WRITTEN_OUT = 128, 1 << 20
@@ -32,16 +40,52 @@ Ranges = dict[str, tuple[float, float]]
 are `given` and `context` in attention, `given` and `wide` in the feed-forward half; all its passes share them."""
 
 
-def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """(rows, columns) as int8, and a scale for each row, (rows,). What comes of their product is rounded to itself."""
-    scale = weight.abs().amax(1) / MOST_WEIGHT
-    scale = scale.where(scale > 0, 1.0)
-    return (weight / scale[:, None]).round().clamp(-MOST_WEIGHT, MOST_WEIGHT).to(torch.int8), scale
+def has_onednn() -> bool:
+    """Does this CPU have the instructions that oneDNN needs? Without them products could overflow."""
+    return bool(torch.backends.mkldnn.is_available() and torch.cpu._is_vnni_supported())
 
 
 def has_int8() -> bool:
-    """Does this CPU have instructions for it? Without them products could overflow."""
-    return bool(torch.backends.mkldnn.is_available() and torch.cpu._is_vnni_supported())
+    """Can this CPU compute from eight bits, one way or the other?"""
+    return has_onednn() or kernel() is not None
+
+
+@cache
+def fastest_kernel() -> Kernel | None:
+    """Our own code, where it computes what float32 does and is faster than oneDNN: by a trial, which is remembered."""
+    tools = kernel()
+    if tools is None or not has_onednn():
+        return tools
+    record = tools.path.with_suffix(".json")
+    try:
+        found = json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = _trial(tools)
+        write_json(record, found)
+    return tools if found["native"] < found["onednn"] else None
+
+
+def _trial(tools: Kernel) -> dict[str, float]:
+    """Milliseconds of 32 tokens through two passes of ALBERT-base, by both: the best of some, since others may work on
+    this machine too."""
+    encoder = Encoder(AlbertConfig(vocab_size=100, num_hidden_layers=2)).eval()
+    ids = torch.arange(32)[None]
+    times: dict[str, list[float]] = {"native": [], "onednn": []}
+    with torch.inference_mode():
+        truth = encoder(ids)
+        for name in [*times] * TRIALS:
+            leave_int8(encoder)
+            if name == "native":
+                encoder.run_all = NativePasses(tools)
+            else:
+                encoder.run_block = EightBlocks(encoder)
+            found = encoder(ids)  # which lays out the weights
+            began = time.perf_counter()
+            encoder(ids)
+            times[name].append(1000 * (time.perf_counter() - began))
+            if name == "native" and not (found - truth).norm() < FAR * truth.norm():
+                times[name].append(math.inf)
+    return {name: min(some) if math.inf not in some else math.inf for name, some in times.items()}
 
 
 def places_of(encoder: Encoder) -> list[str]:
@@ -50,14 +94,24 @@ def places_of(encoder: Encoder) -> list[str]:
     return [f"{name}.{place}" for name in _names_of(encoder).values() for place in inside[name.split(".")[0]]]
 
 
-def use_int8(encoder: Encoder, ranges: Mapping[str, tuple[float, float]] | None = None) -> None:
-    """From now on its passes are computed from eight bits."""
-    encoder.run_block = EightBlocks(encoder, ranges)
+def use_int8(encoder: Encoder, ranges: Mapping[str, tuple[float, float]] | None = None, native: bool = True) -> None:
+    """From now on its passes are computed from eight bits: where it can be compiled, by code of our own, which needs no
+    ranges (`native.py`), elsewhere by oneDNN."""
+    leave_int8(encoder)
+    tools = fastest_kernel() if native and encoder.adapters is None else None
+    if tools is not None:
+        encoder.run_all = NativePasses(tools)
+    else:
+        encoder.run_block = EightBlocks(encoder, ranges)
     encoder.unpadded = True
 
 
 def leave_int8(encoder: Encoder) -> None:
-    encoder.run_block, encoder.unpadded = run_block, False
+    encoder.run_block, encoder.run_all, encoder.unpadded = run_block, None, False
+
+
+def is_int8(encoder: Encoder) -> bool:
+    return encoder.run_all is not None or isinstance(encoder.run_block, EightBlocks)
 
 
 class _Point(NamedTuple):
@@ -123,7 +177,7 @@ class EightBlocks:
             raise ConfigError(
                 "int8: this model has changes of its weights at every pass (LoRA), which int8 cannot hold"
             )
-        if not has_int8():
+        if not has_onednn():
             raise ConfigError(
                 "int8: this CPU has no instructions for it (AVX-512 VNNI or AMX); load the model with engine='torch'"
             )

@@ -18,7 +18,7 @@ from litebert.data.labelled import Source
 from litebert.errors import ConfigError, DataError
 from litebert.interop.huggingface import Folder, save_folder
 from litebert.model import Albert, AlbertConfig, Encoder
-from litebert.model.int8 import EightBlocks, Ranges, leave_int8
+from litebert.model.int8 import Ranges, is_int8, leave_int8
 from litebert.model.recorder import is_small
 from litebert.model.sentences import SentenceMap, weighted_mean
 from litebert.predict.exits import Exits, early_scores, exits_for
@@ -101,7 +101,7 @@ class Model:
     @property
     def answers_in_int8(self) -> bool:
         """Does it compute from eight bits, and so learn nothing?"""
-        return isinstance(self.encoder.run_block, EightBlocks)
+        return is_int8(self.encoder)
 
     def to(self, device: str | torch.device) -> Model:
         self.albert.to(device)
@@ -256,13 +256,15 @@ class Model:
     @contextmanager
     def _answering(self) -> Iterator[None]:
         """Without dropout, whatever the model was doing before."""
-        learning = self.albert.training
-        self.albert.eval()
+        learning = [module for module in self.albert.modules() if module.training]
+        for module in learning:
+            module.training = False
         try:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=bool(self.bf16)):
                 yield
         finally:
-            self.albert.train(learning)
+            for module in learning:
+                module.training = True
 
 
 def _mean_of(encoder: Encoder, batch: Batch, counts: Tensor | None) -> Tensor:  # (S, H)

@@ -1,0 +1,666 @@
+// Passes of an ALBERT in eight bits, all of them in one call: what native.py compiles for the CPU at hand.
+//
+// A weight is a whole number from -127 to 127 times a scale of its row. What goes into a product is one from 0 to 255,
+// less a zero point, times a scale, both of its own row of tokens (and of a group of columns where there are many), so
+// that no text depends on another and nothing has to be known before. Between the products everything is float32.
+// Widths are padded to panels of columns; padded weights are 0, so what stands beside them counts for nothing.
+//
+// Threads are torch's own. They take tasks from a counter and meet between the stages of a pass.
+//
+// Shapes: T tokens in rows, H hidden, W intermediate, N heads of D channels, L tokens of one sequence.
+
+#include <immintrin.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#define LANES_ 16
+constexpr int LANES = 16, VECTORS = 4;  // 24 of 32 registers add up
+#elif defined(__AVXVNNI__)
+#define LANES_ 8
+constexpr int LANES = 8, VECTORS = 2;  // 12 of 16
+#else
+#error "this CPU has no instructions for it (AVX-512 VNNI or AVX-VNNI)"
+#endif
+constexpr int ROWS = 6, PANEL = LANES * VECTORS;
+constexpr int ROW_BLOCK = 8 * ROWS;  // rows that one task takes through a panel of weights
+constexpr int AT_ONCE = 384;         // tokens whose activations stay in the cache for all passes
+constexpr int SPINS = 2000;
+
+typedef float Floats __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t Ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint8_t Bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+
+inline Floats load(const float* from) { return *reinterpret_cast<const Floats*>(from); }
+inline void store(float* to, Floats values) { *reinterpret_cast<Floats*>(to) = values; }
+inline Floats all(float value) { return Floats{} + value; }
+
+#if LANES_ == 16
+inline Floats larger(Floats a, Floats b) { return (Floats)_mm512_max_ps((__m512)a, (__m512)b); }
+inline Floats smaller(Floats a, Floats b) { return (Floats)_mm512_min_ps((__m512)a, (__m512)b); }
+inline Floats about_inverse(Floats x) { return (Floats)_mm512_rcp14_ps((__m512)x); }
+// Four bytes of a row of tokens, times four of each of LANES rows of weights, added to `sums`.
+inline Ints dot4(Ints sums, Ints row, Ints weights) {
+    return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)row, (__m512i)weights);
+}
+#else
+inline Floats larger(Floats a, Floats b) { return (Floats)_mm256_max_ps((__m256)a, (__m256)b); }
+inline Floats smaller(Floats a, Floats b) { return (Floats)_mm256_min_ps((__m256)a, (__m256)b); }
+inline Floats about_inverse(Floats x) { return (Floats)_mm256_rcp_ps((__m256)x); }
+inline Ints dot4(Ints sums, Ints row, Ints weights) {
+    return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)row, (__m256i)weights);
+}
+#endif
+
+// One step of Newton's makes it as exact as a division, and it is several times as fast.
+inline Floats inverse(Floats x) {
+    const Floats near = about_inverse(x);
+    return near * (2.0f - x * near);
+}
+
+inline float sum(Floats values) {
+    float found = 0;
+    for (int i = 0; i < LANES; ++i) found += values[i];
+    return found;
+}
+inline float largest(Floats values) {
+    float found = values[0];
+    for (int i = 1; i < LANES; ++i) found = std::max(found, values[i]);
+    return found;
+}
+inline float least(Floats values) { return -largest(-values); }
+
+inline Floats exp_of(Floats x) {
+    x = larger(x, all(-87.0f));
+    const Floats shifted = x * 1.44269504f + 12582912.0f;  // whose last bits are the power of two
+    const Floats power = shifted - 12582912.0f;
+    const Floats rest = x - power * 0.693145752f - power * 1.42860677e-6f;
+    Floats y = rest * 1.9875691500e-4f + 1.3981999507e-3f;
+    y = y * rest + 8.3334519073e-3f;
+    y = y * rest + 4.1665795894e-2f;
+    y = y * rest + 1.6666665459e-1f;
+    y = y * rest + 5.0000001201e-1f;
+    y = y * rest * rest + rest + 1.0f;
+    return (Floats)((Ints)y + ((Ints)shifted << 23));
+}
+
+enum Activation { GELU, GELU_TANH, RELU, SILU };
+
+// Abramowitz and Stegun 7.1.26, 1.5e-7 off at the most.
+inline Floats erf_of(Floats x) {
+    const Floats size = larger(x, -x);
+    const Floats t = inverse(size * 0.3275911f + 1.0f);
+    Floats y = t * 1.061405429f - 1.453152027f;
+    y = y * t + 1.421413741f;
+    y = y * t - 0.284496736f;
+    y = y * t + 0.254829592f;
+    y = 1.0f - y * t * exp_of(-size * size);
+    return x < 0.0f ? -y : y;
+}
+
+inline Floats bent(Floats x, int activation) {
+    switch (activation) {
+        case GELU:
+            return x * 0.5f * (erf_of(x * 0.70710678f) + 1.0f);
+        case GELU_TANH:
+            return x * inverse(exp_of(smaller((x * x * 0.044715f + 1.0f) * x * -1.59576912f, all(80.0f))) + 1.0f);
+        case RELU:
+            return larger(x, all(0.0f));
+        default:
+            return x * inverse(exp_of(smaller(-x, all(80.0f))) + 1.0f);
+    }
+}
+
+// Threads that work through the same stages.
+struct Team {
+    std::atomic<int> size, task{0}, waiting{0}, stage{0};
+
+    // All of them wait for the last one here; then tasks are counted from 0 again.
+    void meet() {
+        const int now = stage.load(std::memory_order_acquire);
+        if (waiting.fetch_add(1, std::memory_order_acq_rel) == size - 1) {
+            waiting.store(0, std::memory_order_relaxed);
+            task.store(0, std::memory_order_relaxed);
+            stage.store(now + 1, std::memory_order_release);
+            return;
+        }
+        for (int spins = 0; stage.load(std::memory_order_acquire) == now; ++spins)
+            if (spins < SPINS)
+                _mm_pause();
+            else
+                sched_yield();
+    }
+
+    template <typename Work>
+    void share(int count, Work work) {
+        for (int number; (number = task.fetch_add(1, std::memory_order_relaxed)) < count;) work(number);
+        meet();
+    }
+};
+
+}  // namespace
+
+extern "C" {
+
+// A matrix, in panels: (columns / PANEL, depth / 4, PANEL, 4).
+struct Product {
+    const int8_t* weight;
+    const float* scale;  // (columns,)
+    const float* bias;   // (columns,)
+    const float* sums;   // (groups, columns) of whole weights, by group of what goes in
+    int32_t columns, depth, groups;
+};
+
+struct Norm {
+    const float *weight, *bias;
+};
+
+struct AttentionHalf {
+    Product qkv, out;
+    Norm norm;
+};
+
+struct FeedForwardHalf {
+    Product widen, narrow;
+    Norm norm;
+};
+
+struct Network {
+    const AttentionHalf* attention;
+    const FeedForwardHalf* ffn;
+    int32_t hidden, heads, activation;
+    float epsilon;
+};
+
+struct Job {
+    const float* given;     // (T, H)
+    float* found;           // (T, H), or (R, H) for the wanted rows
+    const int32_t* starts;  // (sequences + 1,)
+    const int32_t* blocks;  // (steps, 2): which attention and which ffn, one after the other
+    const float* added;     // (steps, H) before each of them, or none
+    const float* bias;      // (N, longest, longest) by column, or none
+    const int64_t* rows;    // (wanted,), or none
+    uint8_t* workspace;
+    int32_t sequences, steps, longest, wanted;
+};
+
+}  // extern "C"
+
+namespace {
+
+inline int padded(int width) { return (width + PANEL - 1) / PANEL * PANEL; }
+
+// Rows in eight bits.
+struct Rounded {
+    uint8_t* values;
+    float *scale, *zero;  // (T, groups)
+    int width, groups;
+
+    // `count` numbers, of which those beyond `real` are padding.
+    void set(int row, int group, const float* from, int real) const {
+        const int count = width / groups;
+        Floats low = all(0.0f), high = all(0.0f);
+        int i = 0;
+        for (; i + LANES <= real; i += LANES) {
+            low = smaller(low, load(from + i));
+            high = larger(high, load(from + i));
+        }
+        float from_ = least(low), to = largest(high);
+        for (; i < real; ++i) from_ = std::min(from_, from[i]), to = std::max(to, from[i]);
+        const float step = std::max((to - from_) / 255.0f, 1e-12f), origin = std::nearbyint(-from_ / step);
+        scale[row * groups + group] = step;
+        zero[row * groups + group] = origin;
+        uint8_t* to_row = values + static_cast<size_t>(row) * width + group * count;
+        const float factor = 1.0f / step;
+        for (i = 0; i < count; i += LANES) {
+            const Floats whole = smaller(larger(load(from + i) * factor + (origin + 0.5f), all(0.0f)), all(255.0f));
+            *reinterpret_cast<Bytes*>(to_row + i) =
+                __builtin_convertvector(__builtin_convertvector(whole, Ints), Bytes);
+        }
+    }
+};
+
+// (R, PANEL) products of rows with a panel of weights, `quarters` times four columns deep.
+template <int R>
+void tile(const uint8_t* rows, int width, const int8_t* weights, int quarters, Ints* found) {
+    Ints sums[R][VECTORS] = {};
+    for (int k = 0; k < quarters; ++k) {
+        Ints panel[VECTORS];
+        for (int v = 0; v < VECTORS; ++v)
+            panel[v] = *reinterpret_cast<const Ints*>(weights + (k * VECTORS + v) * 4 * LANES);
+        for (int r = 0; r < R; ++r) {
+            int32_t four;
+            std::memcpy(&four, rows + r * width + 4 * k, 4);
+            const Ints row = Ints{} + four;
+            for (int v = 0; v < VECTORS; ++v) sums[r][v] = dot4(sums[r][v], row, panel[v]);
+        }
+    }
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < VECTORS; ++v) found[r * VECTORS + v] = sums[r][v];
+}
+
+void tile_of(int count, const uint8_t* rows, int width, const int8_t* weights, int quarters, Ints* found) {
+    switch (count) {
+        case 1:
+            return tile<1>(rows, width, weights, quarters, found);
+        case 2:
+            return tile<2>(rows, width, weights, quarters, found);
+        case 3:
+            return tile<3>(rows, width, weights, quarters, found);
+        case 4:
+            return tile<4>(rows, width, weights, quarters, found);
+        case 5:
+            return tile<5>(rows, width, weights, quarters, found);
+        default:
+            return tile<ROWS>(rows, width, weights, quarters, found);
+    }
+}
+
+// A panel of columns of rows first to last: x @ weight + bias (+ residual), to `out`, whose first row is `first`.
+void multiply(
+    const Product& product, int panel, const Rounded& x, int first, int last, float* out, int stride,
+    const float* residual
+) {
+    const int deep = product.depth / product.groups, column = panel * PANEL;
+    for (int row = first; row < last; row += ROWS) {
+        const int count = std::min(ROWS, last - row);
+        for (int group = 0; group < product.groups; ++group) {
+            Ints sums[ROWS * VECTORS];
+            const int8_t* weights = product.weight + static_cast<size_t>(column) * product.depth + group * deep * PANEL;
+            tile_of(
+                count, x.values + static_cast<size_t>(row) * x.width + group * deep, x.width, weights, deep / 4, sums
+            );
+            for (int v = 0; v < VECTORS; ++v) {
+                const int here = column + v * LANES;
+                const Floats scale = load(product.scale + here), bias = load(product.bias + here);
+                const Floats weight_sums = load(product.sums + group * product.columns + here);
+                for (int r = 0; r < count; ++r) {
+                    const int at = (row + r) * x.groups + group;
+                    float* to = out + static_cast<size_t>(row + r - first) * stride + v * LANES;
+                    Floats before = group ? load(to) : bias;
+                    if (residual && !group) before += load(residual + static_cast<size_t>(row + r) * stride + here);
+                    const Floats whole = __builtin_convertvector(sums[r * VECTORS + v], Floats);
+                    store(to, before + (whole - weight_sums * x.zero[at]) * (scale * x.scale[at]));
+                }
+            }
+        }
+    }
+}
+
+// (R, V * LANES) = (R, depth) @ (depth, V * LANES)
+template <int R, int V>
+void dots(const float* a, int a_stride, const float* b, int b_stride, int depth, float* out, int out_stride) {
+    Floats sums[R][V] = {};
+    for (int d = 0; d < depth; ++d) {
+        Floats row[V];
+        for (int v = 0; v < V; ++v) row[v] = load(b + static_cast<size_t>(d) * b_stride + v * LANES);
+        for (int r = 0; r < R; ++r)
+            for (int v = 0; v < V; ++v) sums[r][v] += row[v] * a[static_cast<size_t>(r) * a_stride + d];
+    }
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < V; ++v) store(out + static_cast<size_t>(r) * out_stride + v * LANES, sums[r][v]);
+}
+
+// Fewer rows than ROWS are computed as ROWS: there is room behind the last one.
+void dots_of(
+    const float* a, int a_stride, const float* b, int b_stride, int depth, float* out, int out_stride, int columns
+) {
+    int column = 0;
+    for (; column + PANEL <= columns; column += PANEL)
+        dots<ROWS, VECTORS>(a, a_stride, b + column, b_stride, depth, out + column, out_stride);
+    for (; column < columns; column += LANES)
+        dots<ROWS, 1>(a, a_stride, b + column, b_stride, depth, out + column, out_stride);
+}
+
+inline int in_lanes(int width) { return (width + LANES - 1) / LANES * LANES; }
+
+// exp(factor * score), so that the first `count` of a row add up to 1 and the others are 0.
+void softmax(float* scores, int count, float factor) {
+    const int width = in_lanes(count);
+    for (int i = count; i < width; ++i) scores[i] = -1e30f;
+    Floats most = load(scores);
+    for (int i = LANES; i < width; i += LANES) most = larger(most, load(scores + i));
+    const float top = largest(most);
+    Floats total = all(0.0f);
+    for (int i = 0; i < width; i += LANES) {
+        const Floats one = exp_of((load(scores + i) - top) * factor);
+        store(scores + i, one);
+        total += one;
+    }
+    for (int i = count; i < width; ++i) {
+        total[i % LANES] -= scores[i];
+        scores[i] = 0;
+    }
+    const float share = 1.0f / sum(total);
+    for (int i = 0; i < width; i += LANES) store(scores + i, load(scores + i) * share);
+}
+
+// What one thread needs for attention.
+struct Scratch {
+    float *keys, *values, *scores, *mixed;
+
+    static size_t floats(int longest, int channels) {
+        const size_t wide = in_lanes(longest), deep = in_lanes(channels);
+        return wide * channels + wide * deep + ROWS * (wide + deep) + 4 * LANES;
+    }
+    static Scratch at(float* memory, int longest, int channels) {
+        const size_t wide = in_lanes(longest), deep = in_lanes(channels);
+        float *values = memory + wide * channels, *scores = values + wide * deep;
+        return {memory, values, scores, scores + ROWS * wide};
+    }
+};
+
+// One head of one sequence.
+void attend(
+    const float* qkv, int stride, int length, int head, int heads, int channels, const float* bias, int bias_stride,
+    Scratch scratch, float* context, int context_stride
+) {
+    const int wide = in_lanes(length), deep = in_lanes(channels), hidden = heads * channels;
+    const float *keys = qkv + hidden + head * channels, *values = keys + hidden;
+    for (int d = 0; d < channels; ++d)
+        for (int j = 0; j < wide; ++j)
+            scratch.keys[static_cast<size_t>(d) * wide + j] =
+                j < length ? keys[static_cast<size_t>(j) * stride + d] : 0.0f;
+    for (int j = 0; j < length; ++j)
+        for (int d = 0; d < deep; ++d)
+            scratch.values[static_cast<size_t>(j) * deep + d] =
+                d < channels ? values[static_cast<size_t>(j) * stride + d] : 0.0f;
+    const float factor = 1.0f / std::sqrt(static_cast<float>(channels));
+    for (int first = 0; first < length; first += ROWS) {
+        const int count = std::min(ROWS, length - first);
+        dots_of(
+            qkv + static_cast<size_t>(first) * stride + head * channels, stride, scratch.keys, wide, channels,
+            scratch.scores, wide, wide
+        );
+        for (int r = 0; r < count; ++r) {
+            float* row = scratch.scores + static_cast<size_t>(r) * wide;
+            if (bias)
+                for (int j = 0; j < length; ++j)
+                    row[j] += bias[(static_cast<size_t>(head) * bias_stride + first + r) * bias_stride + j] / factor;
+            softmax(row, length, factor);
+        }
+        dots_of(scratch.scores, wide, scratch.values, deep, length, scratch.mixed, deep, deep);
+        for (int r = 0; r < count; ++r)
+            std::memcpy(
+                context + static_cast<size_t>(first + r) * context_stride + head * channels, scratch.mixed + r * deep,
+                4 * channels
+            );
+    }
+}
+
+// In place; what is padded stays 0.
+void normalize(float* row, int hidden, const Norm& norm, float epsilon) {
+    const int whole = hidden / LANES * LANES;
+    Floats total = all(0.0f);
+    for (int i = 0; i < whole; i += LANES) total += load(row + i);
+    float mean = sum(total);
+    for (int i = whole; i < hidden; ++i) mean += row[i];
+    mean /= hidden;
+    Floats squares = all(0.0f);
+    for (int i = 0; i < whole; i += LANES) {
+        const Floats off = load(row + i) - mean;
+        squares += off * off;
+    }
+    float spread = sum(squares);
+    for (int i = whole; i < hidden; ++i) spread += (row[i] - mean) * (row[i] - mean);
+    const float share = 1.0f / std::sqrt(spread / hidden + epsilon);
+    for (int i = 0; i < whole; i += LANES)
+        store(row + i, (load(row + i) - mean) * share * load(norm.weight + i) + load(norm.bias + i));
+    for (int i = whole; i < hidden; ++i) row[i] = (row[i] - mean) * share * norm.weight[i] + norm.bias[i];
+}
+
+// The memory of a group of sequences.
+struct Space {
+    float *states, *sums, *qkv, *context, *scratch;
+    Rounded small, wide;
+    size_t bytes;
+
+    Space(uint8_t* memory, int tokens, int longest, int threads, const Network& net) {
+        const Product &qkv_ = net.attention[0].qkv, &narrow = net.ffn[0].narrow;
+        const size_t rows = tokens + ROWS, hidden = padded(net.hidden);  // room for a whole tile
+        bytes = 0;
+        auto take = [&](size_t size) {
+            uint8_t* place = memory + bytes;
+            bytes += (size + 63) / 64 * 64;
+            return place;
+        };
+        auto floats = [&](size_t count) { return reinterpret_cast<float*>(take(4 * count)); };
+        states = floats(rows * hidden), sums = floats(rows * hidden), context = floats(rows * hidden);
+        qkv = floats(rows * qkv_.columns);
+        small = {take(rows * hidden), floats(rows), floats(rows), static_cast<int>(hidden), 1};
+        wide = {
+            take(rows * narrow.depth), floats(rows * narrow.groups), floats(rows * narrow.groups), narrow.depth,
+            narrow.groups
+        };
+        const size_t own = std::max(
+            Scratch::floats(longest, net.hidden / net.heads),
+            static_cast<size_t>(ROW_BLOCK) * narrow.depth / narrow.groups
+        );
+        scratch_floats = (own + 15) / 16 * 16;
+        scratch = floats(threads * scratch_floats);
+    }
+    size_t scratch_floats;
+};
+
+class Runner {
+  public:
+    Runner(const Network& net, const Job& job, Team& team, int tokens, int thread)
+        : net(net),
+          job(job),
+          team(team),
+          hidden(padded(net.hidden)),
+          space(job.workspace, tokens, job.longest, team.size, net),
+          own(space.scratch + thread * space.scratch_floats) {}
+
+    // Sequences first to last through all steps.
+    void operator()(int first, int last) {
+        const int start = job.starts[first];
+        tokens = job.starts[last] - start;
+        team.share(tokens, [&](int row) {
+            float* state = space.states + static_cast<size_t>(row) * hidden;
+            std::memcpy(state, job.given + static_cast<size_t>(start + row) * net.hidden, 4 * net.hidden);
+            std::fill(state + net.hidden, state + hidden, 0.0f);
+            std::fill_n(space.context + static_cast<size_t>(row) * hidden, hidden, 0.0f);
+            begin(row, 0);
+        });
+        for (int step = 0; step < job.steps; ++step) {
+            const AttentionHalf& attention = net.attention[job.blocks[2 * step]];
+            const FeedForwardHalf& ffn = net.ffn[job.blocks[2 * step + 1]];
+            const bool some = job.rows && step == job.steps - 1;
+            int rows = tokens;
+            mix(attention, first, last);
+            if (some)
+                rows = choose(start);
+            else
+                team.share(rows, [&](int row) {
+                    space.small.set(row, 0, space.context + static_cast<size_t>(row) * hidden, net.hidden);
+                });
+            narrow(attention.out, space.small, rows);
+            normalize_all(attention.norm, rows, -1);
+            widen(ffn.widen, rows);
+            narrow(ffn.narrow, space.wide, rows);
+            normalize_all(ffn.norm, rows, step + 1);
+            if (step == job.steps - 1) give(start, rows, some);
+        }
+    }
+
+  private:
+    const Network& net;
+    const Job& job;
+    Team& team;
+    const int hidden;
+    const Space space;
+    float* const own;
+    int tokens = 0;
+
+    // A row of states before a step: what is added to it there, and in eight bits.
+    void begin(int row, int step) {
+        float* state = space.states + static_cast<size_t>(row) * hidden;
+        if (job.added && step < job.steps)
+            for (int i = 0; i < net.hidden; ++i) state[i] += job.added[static_cast<size_t>(step) * net.hidden + i];
+        space.small.set(row, 0, state, net.hidden);
+    }
+
+    void mix(const AttentionHalf& attention, int first, int last) {
+        const int panels = attention.qkv.columns / PANEL, stride = attention.qkv.columns;
+        const int blocks = (tokens + ROW_BLOCK - 1) / ROW_BLOCK;
+        team.share(panels * blocks, [&](int task) {
+            const int panel = task / blocks, row = task % blocks * ROW_BLOCK;
+            multiply(
+                attention.qkv, panel, space.small, row, std::min(tokens, row + ROW_BLOCK),
+                space.qkv + static_cast<size_t>(row) * stride + panel * PANEL, stride, nullptr
+            );
+        });
+        team.share((last - first) * net.heads, [&](int task) {
+            const int sequence = first + task / net.heads, at = job.starts[sequence] - job.starts[first];
+            const int channels = net.hidden / net.heads;
+            attend(
+                space.qkv + static_cast<size_t>(at) * stride, stride, job.starts[sequence + 1] - job.starts[sequence],
+                task % net.heads, net.heads, channels, job.bias, job.longest, Scratch::at(own, job.longest, channels),
+                space.context + static_cast<size_t>(at) * hidden, hidden
+            );
+        });
+    }
+
+    // Of the last step only the wanted rows go on: they are moved to the front.
+    int choose(int start) {
+        int count = 0;
+        for (int i = 0; i < job.wanted; ++i) count += job.rows[i] >= start && job.rows[i] < start + tokens;
+        // in memory that is free now: that of q, k and v
+        team.share(1, [&](int) {
+            for (int i = 0, to = 0; i < job.wanted; ++i)
+                if (job.rows[i] >= start && job.rows[i] < start + tokens) {
+                    const size_t from = job.rows[i] - start;
+                    std::memcpy(space.qkv + static_cast<size_t>(to) * hidden, space.states + from * hidden, 4 * hidden);
+                    space.small.set(to++, 0, space.context + from * hidden, net.hidden);
+                }
+            std::memcpy(space.states, space.qkv, sizeof(float) * count * hidden);
+        });
+        return count;
+    }
+
+    // sums = states + x @ weight + bias
+    void narrow(const Product& product, const Rounded& x, int rows) {
+        const int blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
+        team.share(hidden / PANEL * blocks, [&](int task) {
+            const int panel = task / blocks, row = task % blocks * ROW_BLOCK;
+            multiply(
+                product, panel, x, row, std::min(rows, row + ROW_BLOCK),
+                space.sums + static_cast<size_t>(row) * hidden + panel * PANEL, hidden, space.states
+            );
+        });
+    }
+
+    void widen(const Product& product, int rows) {
+        const int groups = space.wide.groups, columns = product.columns / groups;
+        const int blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
+        team.share(groups * blocks, [&](int task) {
+            const int group = task / blocks, row = task % blocks * ROW_BLOCK, last = std::min(rows, row + ROW_BLOCK);
+            for (int panel = 0; panel < columns / PANEL; ++panel)
+                multiply(
+                    product, group * columns / PANEL + panel, space.small, row, last, own + panel * PANEL, columns,
+                    nullptr
+                );
+            for (int r = row; r < last; ++r) {
+                float* from = own + static_cast<size_t>(r - row) * columns;
+                for (int i = 0; i < columns; i += LANES) store(from + i, bent(load(from + i), net.activation));
+                space.wide.set(r, group, from, columns);
+            }
+        });
+    }
+
+    // states = norm(sums), made ready for `step`, or for the half that follows (-1).
+    void normalize_all(const Norm& norm, int rows, int step) {
+        team.share(rows, [&](int row) {
+            float *to = space.states + static_cast<size_t>(row) * hidden,
+                  *from = space.sums + static_cast<size_t>(row) * hidden;
+            std::memcpy(to, from, sizeof(float) * hidden);
+            normalize(to, net.hidden, norm, net.epsilon);
+            begin(row, step < 0 ? job.steps : step);
+        });
+    }
+
+    void give(int start, int rows, bool some) {
+        team.share(1, [&](int) {
+            if (!some) {
+                for (int row = 0; row < rows; ++row)
+                    std::memcpy(
+                        job.found + static_cast<size_t>(start + row) * net.hidden,
+                        space.states + static_cast<size_t>(row) * hidden, 4 * net.hidden
+                    );
+                return;
+            }
+            for (int i = 0, from = 0; i < job.wanted; ++i)
+                if (job.rows[i] >= start && job.rows[i] < start + tokens)
+                    std::memcpy(
+                        job.found + static_cast<size_t>(i) * net.hidden,
+                        space.states + static_cast<size_t>(from++) * hidden, 4 * net.hidden
+                    );
+        });
+    }
+};
+
+struct Call {
+    const Network& net;
+    const Job& job;
+    Team& team;
+    int (*team_size)();
+    int tokens;  // of the largest group of sequences
+    std::atomic<int> threads{0};
+};
+
+// The first of the sequences after `first` that is left for another group.
+int group_end(const Job& job, int first) {
+    int last = first + 1;
+    while (last < job.sequences && job.starts[last + 1] - job.starts[first] <= AT_ONCE) ++last;
+    return last;
+}
+
+void work(void* given) {
+    Call& call = *static_cast<Call*>(given);
+    const int thread = call.threads.fetch_add(1);
+    if (call.team.size > 1) call.team.size = call.team_size();  // which may be fewer than were asked for
+    Runner run(call.net, call.job, call.team, call.tokens, thread);
+    for (int first = 0, last; first < call.job.sequences; first = last) run(first, last = group_end(call.job, first));
+}
+
+int most_tokens(const Job& job) {
+    int most = 0;
+    for (int first = 0, last; first < job.sequences; first = last) {
+        last = group_end(job, first);
+        most = std::max(most, job.starts[last] - job.starts[first]);
+    }
+    return most;
+}
+
+}  // namespace
+
+extern "C" {
+
+int litebert_panel() { return PANEL; }
+
+size_t litebert_workspace(const Network* net, const Job* job, int threads) {
+    return Space(nullptr, most_tokens(*job), job->longest, threads, *net).bytes;
+}
+
+// `parallel` and `team_size` are GOMP_parallel and omp_get_num_threads of the library whose threads torch uses.
+void litebert_run(
+    const Network* net, const Job* job, int threads, void (*parallel)(void (*)(void*), void*, unsigned, unsigned),
+    int (*team_size)()
+) {
+    Team team{threads};
+    Call call{*net, *job, team, team_size, most_tokens(*job)};
+    if (threads == 1)
+        work(&call);
+    else
+        parallel(work, &call, threads, 0);
+}
+
+}  // extern "C"

@@ -1,0 +1,248 @@
+"""Eight-bit passes by our own code, beside float32, beside oneDNN, and beside themselves in other company."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from litebert.errors import ConfigError
+from litebert.model import AlbertConfig, Encoder, native
+from litebert.model.config import ACTIVATIONS, Sharing
+from litebert.model.int8 import fastest_kernel, has_onednn, is_int8, leave_int8, use_int8
+from litebert.model.native import NativePasses, kernel
+
+pytestmark = pytest.mark.skipif(kernel() is None, reason="no C++ compiler, or no instructions for eight bits")
+
+
+def encoder_of(**changes: object) -> Encoder:
+    torch.manual_seed(0)
+    small = {
+        "vocab_size": 100,
+        "embedding_size": 32,
+        "hidden_size": 64,
+        "num_hidden_layers": 3,
+        "intermediate_size": 256,
+    }
+    settings = small | {"num_attention_heads": 4, "initializer_range": 0.2} | changes
+    encoder = Encoder(AlbertConfig(**settings)).eval()  # type: ignore[arg-type]
+    for extra in (encoder.relative_bias, encoder.depth_embeddings and encoder.depth_embeddings.weight):
+        if extra is not None:
+            torch.nn.init.normal_(extra)
+    return encoder
+
+
+def use_native(encoder: Encoder) -> None:
+    tools = kernel()
+    assert tools is not None
+    encoder.run_all, encoder.unpadded = NativePasses(tools), True
+
+
+def ids_of(*shape: int) -> Tensor:
+    return torch.randint(5, 100, shape, generator=torch.Generator().manual_seed(1))
+
+
+def off(found: Tensor, truth: Tensor) -> float:
+    return ((found - truth).norm() / truth.norm()).item()
+
+
+def both(encoder: Encoder, *given: Tensor, **settings: object) -> tuple[Tensor, Tensor]:
+    """In eight bits, and in float32."""
+    with torch.inference_mode():
+        leave_int8(encoder)
+        truth = encoder(*given, **settings)
+        use_native(encoder)
+        return encoder(*given, **settings), truth
+
+
+@pytest.mark.parametrize("act", ACTIVATIONS)
+@pytest.mark.parametrize("sharing", get_args(Sharing))
+def test_hidden_states_are_those_of_float32_but_for_rounding(sharing: str, act: str) -> None:
+    found, truth = both(encoder_of(sharing=sharing, hidden_act=act), ids_of(4, 12))
+    assert 1e-5 < off(found, truth) < 0.04
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {
+            "hidden_size": 312,
+            "num_attention_heads": 12,
+            "intermediate_size": 1248,
+            "initializer_range": 0.08,
+        },  # 26 channels
+        {"hidden_size": 30, "num_attention_heads": 3, "intermediate_size": 50},
+        {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072, "initializer_range": 0.05},
+        {"num_hidden_groups": 3},
+        {"inner_group_num": 2},
+        {"depth_embedding": True, "inner_group_num": 2},
+        {"relative_attention_distance": 8},
+    ],
+    ids=str,
+)
+def test_every_shape_is_as_near(shape: dict[str, object]) -> None:
+    found, truth = both(encoder_of(**shape), ids_of(3, 37))
+    assert 1e-5 < off(found, truth) < 0.04
+
+
+def test_it_is_no_farther_off_than_onednn() -> None:
+    if not has_onednn():
+        pytest.skip("this CPU has no instructions for oneDNN's eight bits")
+    encoder = encoder_of(hidden_size=256, intermediate_size=1024, initializer_range=0.1)
+    found, truth = both(encoder, ids_of(4, 50))
+    use_int8(encoder, native=False)
+    with torch.inference_mode():
+        assert off(found, truth) < 1.05 * off(encoder(ids_of(4, 50)), truth)
+
+
+LENGTHS = [1, 7, 60, 130, 200, 3, 16, 170, 6]  # several groups of 384 tokens, tiles of all heights
+
+
+def test_a_text_is_answered_alike_in_any_company_to_the_bit() -> None:
+    encoder = encoder_of()
+    ids = ids_of(len(LENGTHS), max(LENGTHS))
+    mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
+    together, truth = both(encoder, ids, mask)
+    assert off(together, truth) < 0.04
+    assert not together[~mask].any()
+    with torch.inference_mode():
+        start = encoder.after_passes([0], ids)[0]  # by torch, which adds up otherwise for other numbers of rows
+        together = encoder.onwards(start, mask, done=0)
+        for row, length in enumerate(LENGTHS):
+            alone = encoder.onwards(start[row : row + 1, :length], mask[row : row + 1, :length], done=0)
+            assert torch.equal(alone[0], together[row, :length])
+
+
+def test_wanted_rows_are_those_of_all_in_the_order_asked_for() -> None:
+    encoder = encoder_of()
+    ids, width = ids_of(len(LENGTHS), max(LENGTHS)), max(LENGTHS)
+    mask = torch.arange(width) < torch.tensor(LENGTHS)[:, None]
+    wanted = torch.tensor([3 * width + 129, 0, 8 * width + 5, width, 3 * width, 0])
+    use_native(encoder)
+    with torch.inference_mode():
+        every = encoder(ids, mask).flatten(0, 1)
+        assert torch.equal(encoder(ids, mask, rows=wanted), every[wanted])
+        assert torch.equal(encoder(ids, rows=wanted[:0]), every[:0])
+
+
+def test_any_number_of_threads_computes_the_same() -> None:
+    encoder, before = encoder_of(), torch.get_num_threads()
+    use_native(encoder)
+    try:
+        found = []
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            with torch.inference_mode():
+                found.append(encoder(ids_of(9, 50)))
+        assert torch.equal(found[0], found[1])
+        assert torch.equal(found[0], found[2])
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_questions_at_the_same_time_do_not_mix() -> None:
+    encoder = encoder_of()
+    use_native(encoder)
+    questions = [ids_of(2, length) for length in range(5, 45)]
+
+    def answer(ids: Tensor) -> Tensor:
+        with torch.inference_mode():
+            return encoder(ids)
+
+    alone = [answer(ids) for ids in questions]
+    with ThreadPoolExecutor(4) as pool:
+        for found, truth in zip(pool.map(answer, questions), alone, strict=True):
+            assert torch.equal(found, truth)
+
+
+def test_states_after_earlier_passes_are_those_of_fewer_passes() -> None:
+    encoder = encoder_of()
+    ids, mask = ids_of(2, 6), torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    use_native(encoder)
+    with torch.inference_mode():
+        states = encoder.after_passes([0, 1, 3], ids, mask)
+        for depth, found in zip((1, 3), states[1:], strict=True):
+            assert torch.equal(found[mask], encoder(ids, mask, depth=depth)[mask])
+        assert torch.equal(encoder.onwards(states[1], mask, done=1)[mask], states[2][mask])
+        assert torch.equal(encoder(ids, depth=5)[0], encoder.after_passes([5], ids)[0][0])
+
+
+def test_padding_alone_gives_zeros() -> None:
+    encoder = encoder_of()
+    use_native(encoder)
+    with torch.inference_mode():
+        assert not encoder(torch.ones(2, 5, dtype=torch.long), torch.zeros(2, 5, dtype=torch.bool)).any()
+
+
+def test_a_copy_computes_the_same_from_weights_of_its_own() -> None:
+    encoder = encoder_of()
+    use_native(encoder)
+    with torch.inference_mode():
+        before = encoder(ids_of(2, 6))
+    other = copy.deepcopy(encoder)
+    assert is_int8(other)
+    with torch.no_grad():
+        encoder.ffn[0].widen.weight.zero_()
+    with torch.inference_mode():
+        assert torch.equal(other(ids_of(2, 6)), before)
+
+
+def test_what_learns_is_refused() -> None:
+    encoder = encoder_of()
+    use_native(encoder)
+    assert not encoder(ids_of(1, 3)).requires_grad
+    with pytest.raises(ConfigError, match="does not learn"):
+        encoder.train()(ids_of(1, 3))
+
+
+def test_what_was_compiled_and_tried_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "from litebert.model.int8 import fastest_kernel; from litebert.model.native import kernel; "
+        "fastest_kernel(); print(kernel().path)"
+    )
+    monkeypatch.setenv("LITEBERT_CACHE", str(tmp_path / "cache"))
+    paths = [
+        Path(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip())
+        for _ in range(2)
+    ]
+    assert paths[0] == paths[1]
+    kept = [paths[0]] + ([paths[0].with_suffix(".json")] if has_onednn() else [])
+    assert sorted((tmp_path / "cache").iterdir()) == sorted(kept)
+
+
+@pytest.mark.skipif(not has_onednn(), reason="there is nothing else to choose")
+@pytest.mark.parametrize("ours", [1.0, 3.0, float("inf")])
+def test_the_faster_of_two_ways_is_taken(ours: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = kernel()
+    assert tools is not None
+    tools = tools._replace(path=tmp_path / "native.so")
+    tools.path.with_suffix(".json").write_text(json.dumps({"native": ours, "onednn": 2.0}))
+    monkeypatch.setattr("litebert.model.int8.kernel", lambda: tools)
+    fastest_kernel.cache_clear()
+    try:
+        encoder = encoder_of()
+        use_int8(encoder)
+        assert (encoder.run_all is not None) == (ours < 2)
+    finally:
+        fastest_kernel.cache_clear()
+
+
+def test_without_a_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    assert native.kernel.__wrapped__() is None
+
+
+def test_a_compiler_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "false")
+    monkeypatch.setenv("LITEBERT_CACHE", str(tmp_path))
+    assert native.kernel.__wrapped__() is None
+    assert list(tmp_path.iterdir()) == []
