@@ -7,10 +7,11 @@
 Everybody takes turns in one run, with the same weights, texts of the same number of tokens, and two threads; a turn is
 a text in, its vector out, tokenisation included. Medians, with half the distance between the quartiles beside them, and
 how many times as long the others take as ours in eight bits, by our own code where a compiler is there; by oneDNN
-beside it, which is told between what numbers the inputs of products lie. --data holds plain text for that. Needs pip install '.[peers,export]' openvino; who is not installed is left out.
-ONNX Runtime quantizes by its own quantize_dynamic, per channel; OpenVINO takes bfloat16 where the CPU has it. With
---many, all lines of a file at once instead of single texts: ours by `embed`, the others in batches of 32 of similar
-length, longest first; texts per second.
+beside it, which is told between what numbers the inputs of products lie: --data holds plain text for that. Needs pip
+install '.[bench]'; who is not installed is left out. ONNX Runtime quantizes by its own quantize_dynamic, per channel;
+OpenVINO takes bfloat16 where the CPU has it, which was faster than its eight bits. With --many, all lines of a file at
+once instead of single texts: ours by `embed`, the others in batches of 32 of similar length, longest first; texts per
+second.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def test_wanted_rows_are_those_of_all_in_the_order_asked_for() -> None:
     encoder = encoder_of()
     ids, width = ids_of(len(LENGTHS), max(LENGTHS)), max(LENGTHS)
     mask = torch.arange(width) < torch.tensor(LENGTHS)[:, None]
-    wanted = torch.tensor([3 * width + 129, 0, 8 * width + 5, width, 3 * width, 0])
+    wanted = torch.tensor([3 * width + 129, 0, 8 * width + 5, width, 3 * width] + [0] * 700)  # more than there are
     use_native(encoder)
     with torch.inference_mode():
         every = encoder(ids, mask).flatten(0, 1)
@@ -233,6 +233,23 @@ def test_the_faster_of_two_ways_is_taken(ours: float, tmp_path: Path, monkeypatc
         assert (encoder.run_all is not None) == (ours < 2)
     finally:
         fastest_kernel.cache_clear()
+
+
+@pytest.mark.parametrize("flags", [("-mno-avx512bf16",), ("-DNARROW",)], ids=["no bfloat16", "eight lanes"])
+def test_cpus_of_fewer_instructions_compute_the_same(
+    flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LITEBERT_CACHE", str(tmp_path))
+    tools = native.compiled_with((*native.FLAGS, *flags))
+    assert tools is not None
+    shape = {"hidden_size": 104, "num_attention_heads": 4, "intermediate_size": 400, "initializer_range": 0.1}
+    encoder, ids = encoder_of(**shape), ids_of(3, 37)
+    usual, truth = both(encoder, ids)
+    encoder.run_all = NativePasses(tools)
+    with torch.inference_mode():
+        found = encoder(ids)
+    assert not torch.equal(found, usual)  # it is other code
+    assert 1e-5 < off(found, truth) < 1.1 * off(usual, truth)
 
 
 def test_without_a_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,10 +20,10 @@
 
 namespace {
 
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(NARROW)
 #define LANES_ 16
 constexpr int LANES = 16, VECTORS = 4;  // 24 of 32 registers add up
-#elif defined(__AVXVNNI__)
+#elif defined(__AVXVNNI__) || defined(__AVX512VNNI__)
 #define LANES_ 8
 constexpr int LANES = 8, VECTORS = 2;  // 12 of 16
 #else
@@ -55,7 +55,11 @@ inline Floats larger(Floats a, Floats b) { return (Floats)_mm256_max_ps((__m256)
 inline Floats smaller(Floats a, Floats b) { return (Floats)_mm256_min_ps((__m256)a, (__m256)b); }
 inline Floats about_inverse(Floats x) { return (Floats)_mm256_rcp_ps((__m256)x); }
 inline Ints dot4(Ints sums, Ints row, Ints weights) {
+#if defined(__AVXVNNI__)
     return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)row, (__m256i)weights);
+#else
+    return (Ints)_mm256_dpbusd_epi32((__m256i)sums, (__m256i)row, (__m256i)weights);
+#endif
 }
 #endif
 
@@ -227,99 +231,109 @@ struct Rounded {
     }
 };
 
-// (R, PANEL) products of rows with a panel of weights, `quarters` times four columns deep.
+// Rows of a product, a panel of its columns: x @ weight + bias (+ residual).
+struct Answer {
+    float* out;
+    int stride;
+    const float* residual = nullptr;
+    int row = 0, column = 0;  // of the first number of `out`
+};
+
+// R rows of one panel, as far as one group of what goes in tells.
 template <int R>
-void tile(const uint8_t* rows, int width, const int8_t* weights, int quarters, Ints* found) {
+void tile(const Product& product, int column, int group, const Rounded& x, int row, const Answer& answer) {
+    const int deep = product.depth / product.groups;
+    const int8_t* weights = product.weight + static_cast<size_t>(column) * product.depth + group * deep * PANEL;
+    const uint8_t* rows = x.values + static_cast<size_t>(row) * x.width + group * deep;
     Ints sums[R][VECTORS] = {};
-    for (int k = 0; k < quarters; ++k) {
+    for (int k = 0; k < deep / 4; ++k) {
         Ints panel[VECTORS];
         for (int v = 0; v < VECTORS; ++v)
             panel[v] = *reinterpret_cast<const Ints*>(weights + (k * VECTORS + v) * 4 * LANES);
         for (int r = 0; r < R; ++r) {
             int32_t four;
-            std::memcpy(&four, rows + r * width + 4 * k, 4);
-            const Ints row = Ints{} + four;
-            for (int v = 0; v < VECTORS; ++v) sums[r][v] = dot4(sums[r][v], row, panel[v]);
+            std::memcpy(&four, rows + r * x.width + 4 * k, 4);
+            const Ints all_four = Ints{} + four;
+            for (int v = 0; v < VECTORS; ++v) sums[r][v] = dot4(sums[r][v], all_four, panel[v]);
         }
     }
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < VECTORS; ++v) found[r * VECTORS + v] = sums[r][v];
-}
-
-void tile_of(int count, const uint8_t* rows, int width, const int8_t* weights, int quarters, Ints* found) {
-    switch (count) {
-        case 1:
-            return tile<1>(rows, width, weights, quarters, found);
-        case 2:
-            return tile<2>(rows, width, weights, quarters, found);
-        case 3:
-            return tile<3>(rows, width, weights, quarters, found);
-        case 4:
-            return tile<4>(rows, width, weights, quarters, found);
-        case 5:
-            return tile<5>(rows, width, weights, quarters, found);
-        default:
-            return tile<ROWS>(rows, width, weights, quarters, found);
-    }
-}
-
-// A panel of columns of rows first to last: x @ weight + bias (+ residual), to `out`, whose first row is `first`.
-void multiply(
-    const Product& product, int panel, const Rounded& x, int first, int last, float* out, int stride,
-    const float* residual
-) {
-    const int deep = product.depth / product.groups, column = panel * PANEL;
-    for (int row = first; row < last; row += ROWS) {
-        const int count = std::min(ROWS, last - row);
-        for (int group = 0; group < product.groups; ++group) {
-            Ints sums[ROWS * VECTORS];
-            const int8_t* weights = product.weight + static_cast<size_t>(column) * product.depth + group * deep * PANEL;
-            tile_of(
-                count, x.values + static_cast<size_t>(row) * x.width + group * deep, x.width, weights, deep / 4, sums
-            );
-            for (int v = 0; v < VECTORS; ++v) {
-                const int here = column + v * LANES;
-                const Floats scale = load(product.scale + here), bias = load(product.bias + here);
-                const Floats weight_sums = load(product.sums + group * product.columns + here);
-                for (int r = 0; r < count; ++r) {
-                    const int at = (row + r) * x.groups + group;
-                    float* to = out + static_cast<size_t>(row + r - first) * stride + v * LANES;
-                    Floats before = group ? load(to) : bias;
-                    if (residual && !group) before += load(residual + static_cast<size_t>(row + r) * stride + here);
-                    const Floats whole = __builtin_convertvector(sums[r * VECTORS + v], Floats);
-                    store(to, before + (whole - weight_sums * x.zero[at]) * (scale * x.scale[at]));
-                }
-            }
+    for (int v = 0; v < VECTORS; ++v) {
+        const int here = column + v * LANES;
+        const Floats scale = load(product.scale + here), bias = load(product.bias + here);
+        const Floats weight_sums = load(product.sums + group * product.columns + here);
+        for (int r = 0; r < R; ++r) {
+            const int at = (row + r) * x.groups + group;
+            const size_t place = static_cast<size_t>(row + r - answer.row) * answer.stride + here - answer.column;
+            Floats before = group ? load(answer.out + place) : bias;
+            if (answer.residual && !group) before += load(answer.residual + place);
+            const Floats whole = __builtin_convertvector(sums[r][v], Floats) - weight_sums * x.zero[at];
+            store(answer.out + place, before + whole * (scale * x.scale[at]));
         }
     }
 }
 
-// (R, V * LANES) = (R, depth) @ (depth, V * LANES)
-template <int R, int V>
-void dots(const float* a, int a_stride, const float* b, int b_stride, int depth, float* out, int out_stride) {
-    Floats sums[R][V] = {};
-    for (int d = 0; d < depth; ++d) {
-        Floats row[V];
-        for (int v = 0; v < V; ++v) row[v] = load(b + static_cast<size_t>(d) * b_stride + v * LANES);
-        for (int r = 0; r < R; ++r)
-            for (int v = 0; v < V; ++v) sums[r][v] += row[v] * a[static_cast<size_t>(r) * a_stride + d];
-    }
-    for (int r = 0; r < R; ++r)
+typedef void (*Tile)(const Product&, int, int, const Rounded&, int, const Answer&);
+constexpr Tile TILES[ROWS + 1] = {nullptr, tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>};
+
+// Rows first to last of one panel.
+void multiply(const Product& product, int panel, const Rounded& x, int first, int last, const Answer& answer) {
+    for (int row = first; row < last; row += ROWS)
+        for (int group = 0; group < product.groups; ++group)
+            TILES[std::min(ROWS, last - row)](product, panel * PANEL, group, x, row, answer);
+}
+
+#if defined(__AVX512BF16__) && LANES_ == 16
+// Attention multiplies pairs of bfloat16, twice as many at once as of float32.
+typedef uint32_t Unit;
+constexpr int IN_UNIT = 2;
+
+inline Floats add_product(Floats sums, Unit a, const Unit* b) {
+    return (Floats)_mm512_dpbf16_ps(
+        (__m512)sums, (__m512bh)_mm512_set1_epi32(static_cast<int>(a)), (__m512bh)_mm512_loadu_si512(b)
+    );
+}
+inline __m256i halves(const float* from) { return (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(from)); }
+// LANES numbers, two and two.
+inline void in_units(const float* from, Unit* to) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves(from)); }
+// LANES numbers of one row, and those of the next beside them.
+inline void beside(const float* first, const float* second, Unit* to) {
+    const __m512i upper = _mm512_slli_epi32(_mm512_cvtepu16_epi32(halves(second)), 16);
+    _mm512_storeu_si512(to, _mm512_or_si512(_mm512_cvtepu16_epi32(halves(first)), upper));
+}
+#else
+typedef float Unit;
+constexpr int IN_UNIT = 1;
+
+inline Floats add_product(Floats sums, Unit a, const Unit* b) { return sums + load(b) * a; }
+inline void in_units(const float* from, Unit* to) { store(to, load(from)); }
+inline void beside(const float* first, const float*, Unit* to) { store(to, load(first)); }
+#endif
+
+inline int in_lanes(int width) { return (width + LANES - 1) / LANES * LANES; }
+inline int units(int width) { return in_lanes(width) / IN_UNIT; }
+
+// (ROWS, V * LANES) = (ROWS, depth) @ (depth, V * LANES)
+template <int V>
+void dots(const Unit* a, int a_stride, const Unit* b, int b_stride, int depth, float* out, int out_stride) {
+    Floats sums[ROWS][V] = {};
+    for (int d = 0; d < depth; ++d)
+        for (int r = 0; r < ROWS; ++r)
+            for (int v = 0; v < V; ++v)
+                sums[r][v] =
+                    add_product(sums[r][v], a[r * a_stride + d], b + static_cast<size_t>(d) * b_stride + v * LANES);
+    for (int r = 0; r < ROWS; ++r)
         for (int v = 0; v < V; ++v) store(out + static_cast<size_t>(r) * out_stride + v * LANES, sums[r][v]);
 }
 
-// Fewer rows than ROWS are computed as ROWS: there is room behind the last one.
 void dots_of(
-    const float* a, int a_stride, const float* b, int b_stride, int depth, float* out, int out_stride, int columns
+    const Unit* a, int a_stride, const Unit* b, int b_stride, int depth, float* out, int out_stride, int columns
 ) {
     int column = 0;
     for (; column + PANEL <= columns; column += PANEL)
-        dots<ROWS, VECTORS>(a, a_stride, b + column, b_stride, depth, out + column, out_stride);
+        dots<VECTORS>(a, a_stride, b + column, b_stride, depth, out + column, out_stride);
     for (; column < columns; column += LANES)
-        dots<ROWS, 1>(a, a_stride, b + column, b_stride, depth, out + column, out_stride);
+        dots<1>(a, a_stride, b + column, b_stride, depth, out + column, out_stride);
 }
-
-inline int in_lanes(int width) { return (width + LANES - 1) / LANES * LANES; }
 
 // exp(factor * score), so that the first `count` of a row add up to 1 and the others are 0.
 void softmax(float* scores, int count, float factor) {
@@ -342,58 +356,94 @@ void softmax(float* scores, int count, float factor) {
     for (int i = 0; i < width; i += LANES) store(scores + i, load(scores + i) * share);
 }
 
-// What one thread needs for attention.
+// What one thread needs for attention: sequences of `wide` columns, heads of `deep` channels, both in whole lanes.
 struct Scratch {
-    float *keys, *values, *scores, *mixed;
+    Unit *keys, *values, *queries, *weights;  // (deep, wide) and (wide, deep), in units; a tile of rows of either
+    float *scores, *row;                      // a tile; two rows of channels
 
-    static size_t floats(int longest, int channels) {
-        const size_t wide = in_lanes(longest), deep = in_lanes(channels);
-        return wide * channels + wide * deep + ROWS * (wide + deep) + 4 * LANES;
+    Scratch(float* memory, size_t wide, size_t deep) {
+        auto take = [&](size_t count) { return (memory += count) - count; };
+        auto take_units = [&](size_t count) { return reinterpret_cast<Unit*>(take(count)); };
+        keys = take_units(deep * wide), values = take_units(wide * deep);
+        queries = take_units(ROWS * deep), weights = take_units(ROWS * wide);
+        scores = take(ROWS * std::max(wide, deep)), row = take(2 * deep);
     }
-    static Scratch at(float* memory, int longest, int channels) {
-        const size_t wide = in_lanes(longest), deep = in_lanes(channels);
-        float *values = memory + wide * channels, *scores = values + wide * deep;
-        return {memory, values, scores, scores + ROWS * wide};
+    static size_t floats(size_t wide, size_t deep) {
+        return 2 * wide * deep + ROWS * (wide + deep + std::max(wide, deep)) + 2 * deep;
     }
 };
 
-// One head of one sequence.
-void attend(
-    const float* qkv, int stride, int length, int head, int heads, int channels, const float* bias, int bias_stride,
-    Scratch scratch, float* context, int context_stride
-) {
-    const int wide = in_lanes(length), deep = in_lanes(channels), hidden = heads * channels;
-    const float *keys = qkv + hidden + head * channels, *values = keys + hidden;
-    for (int d = 0; d < channels; ++d)
-        for (int j = 0; j < wide; ++j)
-            scratch.keys[static_cast<size_t>(d) * wide + j] =
-                j < length ? keys[static_cast<size_t>(j) * stride + d] : 0.0f;
-    for (int j = 0; j < length; ++j)
-        for (int d = 0; d < deep; ++d)
-            scratch.values[static_cast<size_t>(j) * deep + d] =
-                d < channels ? values[static_cast<size_t>(j) * stride + d] : 0.0f;
-    const float factor = 1.0f / std::sqrt(static_cast<float>(channels));
-    for (int first = 0; first < length; first += ROWS) {
-        const int count = std::min(ROWS, length - first);
-        dots_of(
-            qkv + static_cast<size_t>(first) * stride + head * channels, stride, scratch.keys, wide, channels,
-            scratch.scores, wide, wide
-        );
-        for (int r = 0; r < count; ++r) {
-            float* row = scratch.scores + static_cast<size_t>(r) * wide;
-            if (bias)
-                for (int j = 0; j < length; ++j)
-                    row[j] += bias[(static_cast<size_t>(head) * bias_stride + first + r) * bias_stride + j] / factor;
-            softmax(row, length, factor);
-        }
-        dots_of(scratch.scores, wide, scratch.values, deep, length, scratch.mixed, deep, deep);
-        for (int r = 0; r < count; ++r)
-            std::memcpy(
-                context + static_cast<size_t>(first + r) * context_stride + head * channels, scratch.mixed + r * deep,
-                4 * channels
-            );
+// One head of one sequence. `head` is where its queries stand in the first row, `hidden` before its keys.
+class Head {
+  public:
+    Head(const float* head, int stride, int hidden, int channels, int length, float* memory)
+        : head(head),
+          stride(stride),
+          hidden(hidden),
+          channels(channels),
+          length(length),
+          wide(in_lanes(length)),
+          deep(in_lanes(channels)),
+          scratch(memory, wide, deep) {
+        std::fill_n(scratch.row, 2 * deep, 0.0f);
     }
-}
+
+    void operator()(const float* bias, int bias_stride, float* context, int context_stride) const {
+        lay_out();
+        const float factor = 1.0f / std::sqrt(static_cast<float>(channels));
+        for (int first = 0; first < length; first += ROWS) {
+            const int count = std::min(ROWS, length - first);
+            for (int r = 0; r < count; ++r)
+                in_units_all(part(first + r, 0, 0), deep, scratch.queries + r * units(deep));
+            dots_of(scratch.queries, units(deep), scratch.keys, wide, units(deep), scratch.scores, wide, wide);
+            for (int r = 0; r < count; ++r) {
+                float* row = scratch.scores + static_cast<size_t>(r) * wide;
+                for (int j = 0; bias && j < length; ++j)
+                    row[j] += bias[static_cast<size_t>(first + r) * bias_stride + j] / factor;
+                softmax(row, length, factor);
+                in_units_all(row, wide, scratch.weights + r * units(wide));
+            }
+            dots_of(scratch.weights, units(wide), scratch.values, deep, units(wide), scratch.scores, deep, deep);
+            for (int r = 0; r < count; ++r)
+                std::memcpy(
+                    context + static_cast<size_t>(first + r) * context_stride, scratch.scores + r * deep, 4 * channels
+                );
+        }
+    }
+
+  private:
+    const float* const head;
+    const int stride, hidden, channels, length, wide, deep;
+    const Scratch scratch;
+
+    // A token's queries (0), keys (1) or values (2), with zeros behind them, in the first or second place for that.
+    const float* part(int token, int which, int place) const {
+        float* row = scratch.row + place * deep;
+        if (token < length)
+            std::memcpy(row, head + static_cast<size_t>(token) * stride + which * hidden, 4 * channels);
+        else
+            std::fill_n(row, channels, 0.0f);
+        return row;
+    }
+
+    static void in_units_all(const float* from, int count, Unit* to) {
+        for (int i = 0; i < count; i += LANES) in_units(from + i, to + i / IN_UNIT);
+    }
+
+    // Keys by channel, values by token.
+    void lay_out() const {
+        for (int j = 0; j < wide; ++j) {
+            Unit* row = scratch.queries;
+            in_units_all(part(j, 1, 0), deep, row);
+            for (int d = 0; d < units(deep); ++d) scratch.keys[static_cast<size_t>(d) * wide + j] = row[d];
+        }
+        for (int j = 0; j < units(wide); ++j) {
+            const float *first = part(IN_UNIT * j, 2, 0), *second = IN_UNIT == 2 ? part(2 * j + 1, 2, 1) : first;
+            for (int d = 0; d < deep; d += LANES)
+                beside(first + d, second + d, scratch.values + static_cast<size_t>(j) * deep + d);
+        }
+    }
+};
 
 // In place; what is padded stays 0.
 void normalize(float* row, int hidden, const Norm& norm, float epsilon) {
@@ -422,9 +472,9 @@ struct Space {
     Rounded small, wide;
     size_t bytes;
 
-    Space(uint8_t* memory, int tokens, int longest, int threads, const Network& net) {
+    Space(uint8_t* memory, int count, int longest, int threads, const Network& net) {
         const Product &qkv_ = net.attention[0].qkv, &narrow = net.ffn[0].narrow;
-        const size_t rows = tokens + ROWS, hidden = padded(net.hidden);  // room for a whole tile
+        const size_t rows = count + ROWS, hidden = padded(net.hidden);  // room for a whole tile
         bytes = 0;
         auto take = [&](size_t size) {
             uint8_t* place = memory + bytes;
@@ -440,7 +490,7 @@ struct Space {
             narrow.groups
         };
         const size_t own = std::max(
-            Scratch::floats(longest, net.hidden / net.heads),
+            Scratch::floats(in_lanes(longest), in_lanes(net.hidden / net.heads)),
             static_cast<size_t>(ROW_BLOCK) * narrow.depth / narrow.groups
         );
         scratch_floats = (own + 15) / 16 * 16;
@@ -449,14 +499,19 @@ struct Space {
     size_t scratch_floats;
 };
 
+// How many of the wanted rows lie between these.
+int wanted_of(const Job& job, int first, int last) {
+    return std::count_if(job.rows, job.rows + job.wanted, [=](int64_t row) { return first <= row && row < last; });
+}
+
 class Runner {
   public:
-    Runner(const Network& net, const Job& job, Team& team, int tokens, int thread)
+    Runner(const Network& net, const Job& job, Team& team, int most_rows, int thread)
         : net(net),
           job(job),
           team(team),
           hidden(padded(net.hidden)),
-          space(job.workspace, tokens, job.longest, team.size, net),
+          space(job.workspace, most_rows, job.longest, team.size, net),
           own(space.scratch + thread * space.scratch_floats) {}
 
     // Sequences first to last through all steps.
@@ -513,26 +568,23 @@ class Runner {
         const int blocks = (tokens + ROW_BLOCK - 1) / ROW_BLOCK;
         team.share(panels * blocks, [&](int task) {
             const int panel = task / blocks, row = task % blocks * ROW_BLOCK;
-            multiply(
-                attention.qkv, panel, space.small, row, std::min(tokens, row + ROW_BLOCK),
-                space.qkv + static_cast<size_t>(row) * stride + panel * PANEL, stride, nullptr
-            );
+            multiply(attention.qkv, panel, space.small, row, std::min(tokens, row + ROW_BLOCK), {space.qkv, stride});
         });
         team.share((last - first) * net.heads, [&](int task) {
             const int sequence = first + task / net.heads, at = job.starts[sequence] - job.starts[first];
-            const int channels = net.hidden / net.heads;
-            attend(
-                space.qkv + static_cast<size_t>(at) * stride, stride, job.starts[sequence + 1] - job.starts[sequence],
-                task % net.heads, net.heads, channels, job.bias, job.longest, Scratch::at(own, job.longest, channels),
-                space.context + static_cast<size_t>(at) * hidden, hidden
+            const int length = job.starts[sequence + 1] - job.starts[sequence], channels = net.hidden / net.heads;
+            const int number = task % net.heads, place = number * channels;
+            const Head head(
+                space.qkv + static_cast<size_t>(at) * stride + place, stride, net.hidden, channels, length, own
             );
+            const float* bias = job.bias ? job.bias + static_cast<size_t>(number) * job.longest * job.longest : nullptr;
+            head(bias, job.longest, space.context + static_cast<size_t>(at) * hidden + place, hidden);
         });
     }
 
     // Of the last step only the wanted rows go on: they are moved to the front.
     int choose(int start) {
-        int count = 0;
-        for (int i = 0; i < job.wanted; ++i) count += job.rows[i] >= start && job.rows[i] < start + tokens;
+        const int count = wanted_of(job, start, start + tokens);
         // in memory that is free now: that of q, k and v
         team.share(1, [&](int) {
             for (int i = 0, to = 0; i < job.wanted; ++i)
@@ -551,10 +603,7 @@ class Runner {
         const int blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
         team.share(hidden / PANEL * blocks, [&](int task) {
             const int panel = task / blocks, row = task % blocks * ROW_BLOCK;
-            multiply(
-                product, panel, x, row, std::min(rows, row + ROW_BLOCK),
-                space.sums + static_cast<size_t>(row) * hidden + panel * PANEL, hidden, space.states
-            );
+            multiply(product, panel, x, row, std::min(rows, row + ROW_BLOCK), {space.sums, hidden, space.states});
         });
     }
 
@@ -563,11 +612,9 @@ class Runner {
         const int blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
         team.share(groups * blocks, [&](int task) {
             const int group = task / blocks, row = task % blocks * ROW_BLOCK, last = std::min(rows, row + ROW_BLOCK);
-            for (int panel = 0; panel < columns / PANEL; ++panel)
-                multiply(
-                    product, group * columns / PANEL + panel, space.small, row, last, own + panel * PANEL, columns,
-                    nullptr
-                );
+            const Answer answer{own, columns, nullptr, row, group * columns};
+            for (int panel = group * columns / PANEL; panel < (group + 1) * columns / PANEL; ++panel)
+                multiply(product, panel, space.small, row, last, answer);
             for (int r = row; r < last; ++r) {
                 float* from = own + static_cast<size_t>(r - row) * columns;
                 for (int i = 0; i < columns; i += LANES) store(from + i, bent(load(from + i), net.activation));
@@ -612,7 +659,7 @@ struct Call {
     const Job& job;
     Team& team;
     int (*team_size)();
-    int tokens;  // of the largest group of sequences
+    int rows;  // of the largest group of sequences
     std::atomic<int> threads{0};
 };
 
@@ -627,15 +674,17 @@ void work(void* given) {
     Call& call = *static_cast<Call*>(given);
     const int thread = call.threads.fetch_add(1);
     if (call.team.size > 1) call.team.size = call.team_size();  // which may be fewer than were asked for
-    Runner run(call.net, call.job, call.team, call.tokens, thread);
+    Runner run(call.net, call.job, call.team, call.rows, thread);
     for (int first = 0, last; first < call.job.sequences; first = last) run(first, last = group_end(call.job, first));
 }
 
-int most_tokens(const Job& job) {
+// Rows of the largest group.
+int most_rows(const Job& job) {
     int most = 0;
     for (int first = 0, last; first < job.sequences; first = last) {
         last = group_end(job, first);
-        most = std::max(most, job.starts[last] - job.starts[first]);
+        const int start = job.starts[first], end = job.starts[last];
+        most = std::max({most, end - start, wanted_of(job, start, end)});
     }
     return most;
 }
@@ -647,7 +696,7 @@ extern "C" {
 int litebert_panel() { return PANEL; }
 
 size_t litebert_workspace(const Network* net, const Job* job, int threads) {
-    return Space(nullptr, most_tokens(*job), job->longest, threads, *net).bytes;
+    return Space(nullptr, most_rows(*job), job->longest, threads, *net).bytes;
 }
 
 // `parallel` and `team_size` are GOMP_parallel and omp_get_num_threads of the library whose threads torch uses.
@@ -656,7 +705,7 @@ void litebert_run(
     int (*team_size)()
 ) {
     Team team{threads};
-    Call call{*net, *job, team, team_size, most_tokens(*job)};
+    Call call{*net, *job, team, team_size, most_rows(*job)};
     if (threads == 1)
         work(&call);
     else

@@ -94,6 +94,10 @@ class Kernel(NamedTuple):
 @cache
 def kernel() -> Kernel | None:
     """For this CPU, compiled if it was not yet; None where that cannot be done."""
+    return compiled_with(FLAGS)
+
+
+def compiled_with(flags: tuple[str, ...]) -> Kernel | None:
     cpu = _cpu()
     compilers = (shutil.which(name) for name in (os.environ.get("CXX"), *COMPILERS) if name)
     compiler = next((one for one in compilers if one is not None), None)
@@ -102,7 +106,7 @@ def kernel() -> Kernel | None:
     threads = ctypes.CDLL(None)
     try:
         parallel, team_size = (getattr(threads, name) for name in ("GOMP_parallel", "omp_get_num_threads"))
-        path = _compiled(compiler, cpu)
+        path = _compiled(compiler, flags, cpu)
         library = ctypes.CDLL(str(path))
     except (AttributeError, OSError, subprocess.SubprocessError):
         return None
@@ -110,9 +114,9 @@ def kernel() -> Kernel | None:
     return Kernel(path, library, parallel, team_size, library.litebert_panel())
 
 
-def _compiled(compiler: str, cpu: str) -> Path:
+def _compiled(compiler: str, flags: tuple[str, ...], cpu: str) -> Path:
     """The library, made where it is not there yet."""
-    known = hashlib.sha256(SOURCE.read_bytes() + "\0".join((*FLAGS, compiler, cpu)).encode())
+    known = hashlib.sha256(SOURCE.read_bytes() + "\0".join((*flags, compiler, cpu)).encode())
     folder = Path(os.environ.get("LITEBERT_CACHE") or Path.home() / ".cache" / "litebert")
     path = folder / f"native-{known.hexdigest()[:16]}.so"
     if path.is_file():
@@ -120,7 +124,7 @@ def _compiled(compiler: str, cpu: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as work:
         made = Path(work) / path.name
-        command = [compiler, *FLAGS, "-o", str(made), str(SOURCE)]
+        command = [compiler, *flags, "-o", str(made), str(SOURCE)]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
         made.replace(path)
     return path
