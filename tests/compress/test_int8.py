@@ -85,7 +85,7 @@ def test_a_folder_of_another_kind_can_be_asked_in_eight_bits(model: Model) -> No
     now = litebert.load("litebert-small-zh", engine="int8")
     assert now.int8 is None
     assert 0.99 < cosines(now.embed(TEXTS), model.embed(TEXTS)).min() < 0.999999
-    with pytest.raises(ConfigError, match="engine='fast' must be one of auto, torch, int8"):
+    with pytest.raises(ConfigError, match="engine='fast' must be one of auto, torch, bf16, int8"):
         litebert.load("litebert-small-zh", engine="fast")  # type: ignore[arg-type]
 
 

@@ -43,6 +43,26 @@ def test_a_classifier_becomes_smaller_and_its_score_is_told(
     assert "in eight bits, which do not learn" in capsys.readouterr().err
 
 
+def test_half_the_bits_are_read_by_everybody(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_csv(tmp_path / "some.csv", make_examples(24, seed=3))
+    some, out = tmp_path / "some.csv", tmp_path / "half"
+    assert (
+        litebert("quantize", "--to", "bf16", "--model", flow.classifier, "--data", some, "--test", some, "--out", out)
+        == 0
+    )
+    told = capsys.readouterr()
+    assert "bf16" in told.out
+    assert f"next: litebert predict --model {out} --precision bf16" in told.err
+    figures = json.loads((out / "quantize.json").read_text())
+    before, after = figures["megabytes"]
+    assert after < 0.55 * before
+    assert 0 < figures["off_by_pass"][-1] < 0.02
+    texts = [one["text"] for one in make_examples(24, seed=3)]
+    half = load(out, engine="bf16")
+    assert half.bf16
+    assert [one.label for one in half.predict(texts)] == [one.label for one in load(flow.classifier).predict(texts)]
+
+
 def test_a_table_says_what_is_gained(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert litebert("quantize", "--model", flow.classifier, "--out", tmp_path / "int8") == 0
     told = capsys.readouterr()

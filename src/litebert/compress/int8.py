@@ -72,10 +72,10 @@ def loss_of(
     for batch in _batches(model, examples[:MOST]):
         given = batch.input_ids, batch.real, batch.token_type_ids
         with torch.inference_mode():
-            both = zip(
-                model.encoder.after_passes(depths, *given), small.encoder.after_passes(depths, *given), strict=True
-            )
-            for number, (was, now) in enumerate(both):
+            before = model.encoder.after_passes(depths, *given)
+            with small.answering():
+                after = small.encoder.after_passes(depths, *given)
+            for number, (was, now) in enumerate(zip(before, after, strict=True)):
                 off[number] += (now - was)[batch.real].double().square().sum()
                 length[number] += was[batch.real].double().square().sum()
         advance(len(batch.input_ids))

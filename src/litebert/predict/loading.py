@@ -14,7 +14,7 @@ from litebert.model.int8 import has_int8, use_int8
 from litebert.predict.adapted import Adapted, Saved
 from litebert.predict.model import Model
 
-Engine = Literal["auto", "torch", "int8"]
+Engine = Literal["auto", "torch", "bf16", "int8"]
 
 HUB_FILES = [
     "config.json",
@@ -33,8 +33,10 @@ HUB_FILES = [
 def load(path_or_name: str | Path, engine: Engine = "auto") -> Model:
     """Load a model from a folder, one that comes with litebert, or one of the Hugging Face hub by its name.
 
-    `engine`, on a CPU: "int8" computes from eight bits, several times as fast and a little less exact; "torch" as the
-    weights are; "auto" from eight bits where the folder holds them (`litebert quantize`) and the CPU can.
+    `engine`, on a CPU: "int8" computes from eight bits, several times as fast and a little less exact; "bf16" in
+    bfloat16, between the two; "torch" in float32; "auto" from eight bits where the folder holds them (`litebert
+    quantize`) and the CPU can, else in float32. Eight bits are computed by code of our own, compiled for this CPU when
+    it is first needed, if a C++ compiler is here and a short trial finds it faster; else by oneDNN.
     """
     if engine not in get_args(Engine):
         raise ConfigError(f"engine={engine!r} must be one of {', '.join(get_args(Engine))}")
@@ -51,7 +53,7 @@ def _whole(path: Path, path_or_name: str | Path, engine: Engine) -> Model:
     model = Model(folder.model, folder.tokenizer, folder.task, folder.max_length, folder.after)
     is_name = path == builtin.FOLDERS.get(str(path_or_name)) or not Path(path_or_name).is_dir()
     model.source = str(path_or_name) if is_name else path.resolve()
-    model.int8 = folder.int8
+    model.int8, model.bf16 = folder.int8, engine == "bf16"
     if engine == "int8" or (engine == "auto" and folder.int8 is not None and has_int8()):
         use_int8(model.encoder, folder.int8)
     return model

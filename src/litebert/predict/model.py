@@ -122,7 +122,7 @@ class Model:
         vectors = np.zeros((len(encodings), self.config.hidden_size), dtype=np.float32)
         tokens = None if self.after is None else self.after.tokens
         counts = None if tokens is None else torch.from_numpy(tokens).to(self.device)
-        with self._answering(), torch.inference_mode():
+        with self.answering(), torch.inference_mode():
             batches = self._batches([Example([encoding]) for encoding in encodings], batch_size)
             begun = ((indices, _sent({"mean": _mean_of(self.encoder, batch, counts)})) for indices, batch in batches)
             for indices, arrived in _one_behind(begun):
@@ -171,7 +171,7 @@ class Model:
         task = Mask()
         record = task.parse(text, "text")
         example = task.features([record], self.tokenizer, self.max_length)[0]
-        with self._answering():
+        with self.answering():
             generator = torch.Generator().manual_seed(seed)
             return fill_in_rounds(self.albert, record, example, rounds, temperature, generator)
 
@@ -181,7 +181,7 @@ class Model:
         if isinstance(texts, str):
             raise DataError("score takes a list; wrap a single text: score([text])")
         _check_batch_size(batch_size)
-        with self._answering():
+        with self.answering():
             return score_texts(self.albert, self.tokenizer, texts, self.max_length, batch_size)
 
     def _require_mask_head(self) -> None:
@@ -220,7 +220,7 @@ class Model:
         owners = [(number, row) for number, example in enumerate(examples) for row in range(len(example.sequences))]
         alone = [_alone(examples[number], row) for number, row in owners]
         rows: list[Scores] = [{}] * len(owners)
-        with self._answering(), torch.inference_mode():
+        with self.answering(), torch.inference_mode():
             batches = self._batches(alone, batch_size)
             begun = ((indices, _sent(self.batch_scores(task, batch))) for indices, batch in batches)
             for indices, arrived in _one_behind(begun):
@@ -254,7 +254,7 @@ class Model:
         return max(longest, rounded) if small else None
 
     @contextmanager
-    def _answering(self) -> Iterator[None]:
+    def answering(self) -> Iterator[None]:
         """Without dropout, whatever the model was doing before."""
         learning = [module for module in self.albert.modules() if module.training]
         for module in learning:

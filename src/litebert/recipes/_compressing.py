@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from litebert.errors import ConfigError, DataError
 
@@ -70,11 +71,15 @@ def check_test(model: Model, test: Path | None, columns: tuple[str, ...]) -> Non
 
 
 def scores_of(models: Sequence[Model], test: Path, columns: tuple[str, ...]) -> tuple[str, list[float]]:
-    """The name of the metric that decides, and what each of them gets on labelled examples, in float32 on a CPU."""
+    """The name of the metric that decides, and what each of them gets on labelled examples, on a CPU."""
     from litebert.recipes import evaluate
 
-    settings = evaluate.Config(data=(test,), columns=columns, precision="fp32", device="cpu")
-    found = [evaluate.evaluate(settings, str(one.source), test, one) for one in models]
+    settings = evaluate.Config(data=(test,), columns=columns, device="cpu")
+    precisions: list[Literal["fp32", "bf16"]] = ["bf16" if one.bf16 else "fp32" for one in models]
+    found = [
+        evaluate.evaluate(replace(settings, precision=precision), str(one.source), test, one)
+        for one, precision in zip(models, precisions, strict=True)
+    ]
     return found[0].metric, [one.metrics[found[0].metric] for one in found]
 
 
@@ -89,7 +94,8 @@ def milliseconds(models: Sequence[Model], depths: Sequence[int | None] | None = 
     with torch.inference_mode():
         for _ in range(ROUNDS):
             for model, depth, times in zip(models, depths, seconds, strict=True):
-                began = time.perf_counter()
-                model.encoder(ids, depth=depth)
-                times.append(time.perf_counter() - began)
+                with model.answering():
+                    began = time.perf_counter()
+                    model.encoder(ids, depth=depth)
+                    times.append(time.perf_counter() - began)
     return [1000 * statistics.median(times) for times in seconds]
