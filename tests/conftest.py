@@ -24,6 +24,7 @@ from litebert.tokenizer import Tokenizer, train_unigram
 torch.set_num_threads(1)
 
 REPOSITORY = Path(__file__).parent.parent
+os.environ["LITEBERT_CACHE"] = str(REPOSITORY / ".cache" / "litebert")  # not what the user has
 DATA = Path(os.environ.get("LITEBERT_DATA", REPOSITORY.parent / "shared" / "data"))
 
 PROSE = [

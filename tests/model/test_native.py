@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +15,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from litebert.errors import ConfigError
+from litebert.errors import ConfigError, DataError
 from litebert.model import AlbertConfig, Encoder, native
 from litebert.model.config import ACTIVATIONS, Sharing
 from litebert.model.int8 import fastest_kernel, has_onednn, is_int8, leave_int8, use_int8
 from litebert.model.native import NativePasses, kernel
 
-pytestmark = pytest.mark.skipif(kernel() is None, reason="no C++ compiler, or no instructions for eight bits")
+pytestmark = pytest.mark.skipif(
+    native.compiler_here() is None or not native.can_compute(),
+    reason="no C++ compiler, or no instructions for eight bits",
+)
 
 
 def encoder_of(**changes: object) -> Encoder:
@@ -203,44 +207,130 @@ def test_what_learns_is_refused() -> None:
         encoder.train()(ids_of(1, 3))
 
 
-def test_what_was_compiled_and_tried_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = (
-        "from litebert.model.int8 import fastest_kernel; from litebert.model.native import kernel; "
-        "fastest_kernel(); print(kernel().path)"
-    )
+def test_what_is_new_is_laid_out_again() -> None:
+    encoder, other = encoder_of(), encoder_of(initializer_range=0.1)
+    found, _ = both(encoder, ids_of(2, 6))
+    encoder.load_state_dict(other.state_dict())
+    with torch.inference_mode():
+        again, truth = encoder(ids_of(2, 6)), other(ids_of(2, 6))
+    assert off(again, truth) < 0.04 < off(found, truth)
+
+
+def test_wrong_questions_are_refused_before_anything_is_read() -> None:
+    encoder, ids = encoder_of(), ids_of(2, 6)
+    use_native(encoder)
+    with torch.inference_mode():
+        for rows in ([3, 99], [-1]):
+            with pytest.raises(DataError, match="between 0 and 11"):
+                encoder(ids, rows=torch.tensor(rows))
+        with pytest.raises(DataError, match="over 3"):
+            encoder.packed(ids_of(10), torch.tensor([5, 5]), longest=3)
+        few = torch.tensor([3, 1], dtype=torch.int32)
+        assert torch.equal(encoder(ids, rows=few), encoder(ids, rows=few.long()))
+    with pytest.raises(ConfigError, match="for CPUs"):
+        encoder.to("meta")(ids.to("meta"))
+    encoder = encoder_of()
+    with torch.no_grad():
+        encoder.ffn[0].widen.weight[0, 0] = float("nan")
+    use_native(encoder)
+    with pytest.raises(ConfigError, match="not a number"), torch.inference_mode():
+        encoder(ids)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float64])
+def test_weights_of_other_kinds_are_read_right(kind: torch.dtype) -> None:
+    encoder = encoder_of(relative_attention_distance=4)
+    truth = both(encoder, ids_of(2, 9))[1]
+    encoder.to(kind)
+    with torch.inference_mode():
+        assert off(encoder(ids_of(2, 9)).float(), truth) < 0.06
+
+
+def run(code: str) -> str:
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return answer.stdout.strip()
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LITEBERT_CACHE", str(tmp_path / "cache"))
-    paths = [
-        Path(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip())
-        for _ in range(2)
-    ]
-    assert paths[0] == paths[1]
-    kept = [paths[0]] + ([paths[0].with_suffix(".json")] if has_onednn() else [])
-    assert sorted((tmp_path / "cache").iterdir()) == sorted(kept)
+    return tmp_path / "cache"
 
 
-@pytest.mark.skipif(not has_onednn(), reason="there is nothing else to choose")
-@pytest.mark.parametrize("ours", [1.0, 3.0, float("inf")])
-def test_the_faster_of_two_ways_is_taken(ours: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_compiled_and_tried_is_kept(empty_cache: Path) -> None:
+    code = (
+        "import torch; torch.manual_seed(0); from litebert.model.int8 import fastest_kernel; fastest_kernel(); "
+        "from litebert.model.native import kernel; print(kernel().path, torch.rand(1).item())"
+    )
+    first = run(code)
+    kept = {path.name: path.read_bytes() for path in empty_cache.iterdir()}
+    assert sorted(Path(name).suffix for name in kept) == [".json", ".lock", ".sha256", ".so"]
+    assert run(code) == first  # the trial draws nothing from the user's numbers
+    assert {path.name: path.read_bytes() for path in empty_cache.iterdir()} == kept
+
+
+def test_what_was_damaged_is_compiled_again(empty_cache: Path) -> None:
+    tools = native.compiled_with(native.FLAGS)
+    assert tools is not None
+    whole = tools.path.read_bytes()
+    tools.path.unlink()  # this process has it open
+    tools.path.write_bytes(whole[: len(whole) // 2])
+    assert native.compiled_with(native.FLAGS) is not None
+    assert len(tools.path.read_bytes()) == len(whole)
+
+
+def test_code_is_not_loaded_from_where_others_write(empty_cache: Path) -> None:
+    empty_cache.mkdir(mode=0o777)
+    empty_cache.chmod(0o777)
+    with pytest.warns(UserWarning, match="others can write there"):
+        assert native.compiled_with(native.FLAGS) is None
+
+
+@pytest.mark.parametrize("record", ["", "{}", '{"off": null, "native": 1, "onednn": 2}'])
+def test_a_damaged_record_is_made_anew(record: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools = kernel()
     assert tools is not None
     tools = tools._replace(path=tmp_path / "native.so")
-    tools.path.with_suffix(".json").write_text(json.dumps({"native": ours, "onednn": 2.0}))
+    path = tools.path.with_suffix(f".torch-{torch.__version__}.json")
+    path.write_text(record)
     monkeypatch.setattr("litebert.model.int8.kernel", lambda: tools)
-    fastest_kernel.cache_clear()
-    try:
-        encoder = encoder_of()
-        use_int8(encoder)
-        assert (encoder.run_all is not None) == (ours < 2)
-    finally:
-        fastest_kernel.cache_clear()
+    fastest_kernel.__wrapped__()
+    assert 0 < json.loads(path.read_text())["off"] < 0.1
 
 
-@pytest.mark.parametrize("flags", [("-mno-avx512bf16",), ("-DNARROW",)], ids=["no bfloat16", "eight lanes"])
-def test_cpus_of_fewer_instructions_compute_the_same(
-    flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.skipif(not has_onednn(), reason="there is nothing else to choose")
+@pytest.mark.parametrize(
+    ("off", "ours", "taken"), [(0.01, 2.0, True), (0.01, 9.0, False), (0.5, 1.0, False), (float("nan"), 1.0, False)]
+)
+def test_the_faster_of_two_ways_is_taken_if_it_is_right(
+    off: float, ours: float, taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LITEBERT_CACHE", str(tmp_path))
-    tools = native.compiled_with((*native.FLAGS, *flags))
+    tools = kernel()
+    assert tools is not None
+    tools = tools._replace(path=tmp_path / "native.so")
+    record = {"off": off, "native": ours, "onednn": 2.0}
+    tools.path.with_suffix(f".torch-{torch.__version__}.json").write_text(json.dumps(record))
+    monkeypatch.setattr("litebert.model.int8.kernel", lambda: tools)
+    assert (fastest_kernel.__wrapped__() is tools) == taken
+
+
+def test_a_copy_that_cannot_be_compiled_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = encoder_of()
+    use_native(encoder)
+    packed = pickle.dumps(encoder.run_all)
+    monkeypatch.setattr(native, "kernel", lambda: None)
+    with pytest.raises(ConfigError, match="load its folder instead"):
+        pickle.loads(packed)
+
+
+@pytest.mark.parametrize(
+    ("flag", "instructions"), [("-mno-avx512bf16", "avx512_bf16"), ("-DNARROW", "avx512_vnni")],
+    ids=["no bfloat16", "eight lanes"],
+)  # fmt: skip
+def test_cpus_of_fewer_instructions_compute_the_same(flag: str, instructions: str, empty_cache: Path) -> None:
+    if instructions not in native.cpu():
+        pytest.skip(f"this CPU has no {instructions} to do without")
+    tools = native.compiled_with((*native.FLAGS, flag))
     assert tools is not None
     shape = {"hidden_size": 104, "num_attention_heads": 4, "intermediate_size": 400, "initializer_range": 0.1}
     encoder, ids = encoder_of(**shape), ids_of(3, 37)
@@ -258,8 +348,10 @@ def test_without_a_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch) -> No
     assert native.kernel.__wrapped__() is None
 
 
-def test_a_compiler_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_fails_is_told_of_and_leaves_nothing_behind(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CXX", "false")
-    monkeypatch.setenv("LITEBERT_CACHE", str(tmp_path))
-    assert native.kernel.__wrapped__() is None
-    assert list(tmp_path.iterdir()) == []
+    with pytest.warns(UserWarning, match="did not make code for this CPU"):
+        assert native.kernel.__wrapped__() is None
+    assert [path.suffix for path in empty_cache.iterdir()] == [".lock"]

@@ -36,8 +36,8 @@ def quantized(
 ) -> Model:
     """The model with weights of eight bits, which computes from them; the given one stays as it is.
 
-    By the examples it is known between what numbers the inputs of products lie. Without them that is looked at in every
-    answer, which takes longer and is a little more exact.
+    By the examples it is known between what numbers the inputs of products lie, for where oneDNN multiplies; without
+    them that is looked at in every answer.
     """
     if isinstance(model, Adapted):
         raise ConfigError("an adapted model reads by another; quantize that one, then adapt it to the same examples")
@@ -83,15 +83,15 @@ def loss_of(
 
 
 def _ranges(model: Model, examples: Sequence[Example], advance: Callable[[int], None]) -> Ranges:
-    observer, before = Observer(model.encoder), model.encoder.run_block
-    model.encoder.run_block = observer
+    observer, before = Observer(model.encoder), (model.encoder.run_block, model.encoder.run_all)
+    model.encoder.run_block, model.encoder.run_all = observer, None
     try:
         for batch in _batches(model, examples):
             with torch.inference_mode():
                 model.encoder(batch.input_ids, batch.real, batch.token_type_ids)
             advance(len(batch.input_ids))
     finally:
-        model.encoder.run_block = before
+        model.encoder.run_block, model.encoder.run_all = before
     return observer.ranges
 
 

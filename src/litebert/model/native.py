@@ -1,7 +1,7 @@
 """Eight-bit passes by code of our own, compiled for the CPU at hand when it is first needed: `native.cpp`.
 
-All passes of a question are one call, in which nothing is rounded by what other texts hold. Needs a C++ compiler (g++
-or clang++) once; what it makes is kept in LITEBERT_CACHE, or ~/.cache/litebert.
+All passes of a question are one call, in which nothing is rounded by what other texts hold. Needs a C++ compiler once;
+what it makes is kept in LITEBERT_CACHE, or in ~/.cache/litebert.
 
 Shapes: T tokens in rows, R wanted rows, H hidden, N heads, L columns of the widest sequence.
 """
@@ -12,9 +12,12 @@ import ctypes
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
-import tempfile
 import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import POINTER, Structure, byref, c_float, c_int32, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
@@ -24,7 +27,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from litebert.errors import ConfigError
+from litebert.errors import CheckpointError, ConfigError, DataError, LitebertError
+from litebert.files import replacing, sha256_of
 from litebert.model.albert import Encoder
 from litebert.model.attention import Dense, Layout, Packed
 from litebert.model.config import Half
@@ -93,61 +97,107 @@ class Kernel(NamedTuple):
 
 @cache
 def kernel() -> Kernel | None:
-    """For this CPU, compiled if it was not yet; None where that cannot be done."""
+    """For this CPU, compiled if it was not yet; None where that cannot be done, with a warning where it should be."""
     return compiled_with(FLAGS)
 
 
 def compiled_with(flags: tuple[str, ...]) -> Kernel | None:
-    cpu = _cpu()
-    compilers = (shutil.which(name) for name in (os.environ.get("CXX"), *COMPILERS) if name)
-    compiler = next((one for one in compilers if one is not None), None)
-    if compiler is None or not any(f" {name} " in f"{cpu} " for name in INSTRUCTIONS):
+    compiler = compiler_here()
+    if compiler is None or not can_compute():
         return None
     threads = ctypes.CDLL(None)
     try:
         parallel, team_size = (getattr(threads, name) for name in ("GOMP_parallel", "omp_get_num_threads"))
-        path = _compiled(compiler, flags, cpu)
-        library = ctypes.CDLL(str(path))
-    except (AttributeError, OSError, subprocess.SubprocessError):
+    except AttributeError:  # torch with other threads
         return None
-    library.litebert_workspace.restype = c_size_t
-    return Kernel(path, library, parallel, team_size, library.litebert_panel())
+    try:
+        path = _compiled(compiler, flags)
+        library = ctypes.CDLL(str(path))
+        library.litebert_workspace.restype = c_size_t
+        return Kernel(path, library, parallel, team_size, library.litebert_panel())
+    except subprocess.CalledProcessError as error:
+        why = error.stderr.decode(errors="replace").strip().splitlines()
+    except (OSError, RuntimeError, LitebertError, subprocess.TimeoutExpired) as error:
+        why = str(error).splitlines()
+    warnings.warn(
+        f"eight bits are computed by oneDNN, more slowly: {compiler} did not make code for this CPU "
+        f"({why[0][:200] if why else 'it says nothing'}); LITEBERT_CACHE names a folder for it", stacklevel=2,
+    )  # fmt: skip
+    return None
 
 
-def _compiled(compiler: str, flags: tuple[str, ...], cpu: str) -> Path:
-    """The library, made where it is not there yet."""
-    known = hashlib.sha256(SOURCE.read_bytes() + "\0".join((*flags, compiler, cpu)).encode())
-    folder = Path(os.environ.get("LITEBERT_CACHE") or Path.home() / ".cache" / "litebert")
-    path = folder / f"native-{known.hexdigest()[:16]}.so"
-    if path.is_file():
-        return path
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as work:
-        made = Path(work) / path.name
-        command = [compiler, *flags, "-o", str(made), str(SOURCE)]
-        subprocess.run(command, check=True, capture_output=True, timeout=120)
-        made.replace(path)
-    return path
+def compiler_here() -> str | None:
+    found = (shutil.which(name) for name in (os.environ.get("CXX"), *COMPILERS) if name)
+    return next((one for one in found if one is not None), None)
 
 
-def _cpu() -> str:
+def can_compute() -> bool:
+    """Has this CPU the instructions?"""
+    return any(f" {name} " in f"{cpu().replace(chr(10), ' ')} " for name in INSTRUCTIONS)
+
+
+@cache
+def cpu() -> str:
     """What it is and can do, as Linux says it; elsewhere nothing."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return ""
-    return "".join(sorted({line for line in lines if line.startswith(("flags", "model name"))}))
+    return "\n".join(sorted({line for line in lines if line.startswith(("flags", "model name"))}))
+
+
+def _compiled(compiler: str, flags: tuple[str, ...]) -> Path:
+    """The library, made where it is not there yet or is not what was made."""
+    known = hashlib.sha256(SOURCE.read_bytes() + "\0".join((*flags, compiler, cpu())).encode())
+    path = cache_folder() / f"native-{known.hexdigest()[:16]}.so"
+    digest = path.with_suffix(".sha256")
+    with _locked(path.with_suffix(".lock")):  # others that start at the same time wait for what we make
+        if not _is_whole(path, digest):
+            with replacing(path) as made:
+                command = [compiler, *flags, "-o", str(made), str(SOURCE)]
+                subprocess.run(command, check=True, capture_output=True, timeout=120)
+            with replacing(digest) as written:
+                written.write_text(sha256_of(path))
+    return path
+
+
+def cache_folder() -> Path:
+    """A folder in which nobody but us and the system can write: code is loaded from it."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(os.environ.get("LITEBERT_CACHE") or Path(base) / "litebert").absolute()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = folder.stat()
+    if found.st_uid not in (0, os.getuid()) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise CheckpointError(f"{folder}: others can write there; give LITEBERT_CACHE a folder of your own")
+    return folder
+
+
+def _is_whole(path: Path, digest: Path) -> bool:
+    return path.is_file() and digest.is_file() and digest.read_text() == sha256_of(path)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One process at a time; where nothing can be written, as many as like."""
+    import fcntl
+
+    try:
+        file = path.open("w")
+    except OSError:
+        yield
+        return
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class NativePasses:
     """In the place of an encoder's loop over passes (`Encoder.run_all`)."""
 
     def __init__(self, tools: Kernel) -> None:
-        self._tools, self._lock = tools, threading.Lock()
-        self._network: _Network | None = None
-        self._kept: list[Any] = []
-        """What the network points to."""
-        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._tools = tools
+        self._laid_out: _LaidOut | None = None
+        self._memory = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy lays out its weights anew."""
@@ -158,7 +208,9 @@ class NativePasses:
     ) -> Tensor:  # (T or R, H)
         if (encoder.training and torch.is_grad_enabled()) or encoder.weight_at is not None:
             raise ConfigError("an int8 model answers and does not learn; train the one that it was made from")
-        with torch.no_grad():
+        if hidden.device.type != "cpu":
+            raise ConfigError(f"the model is on {hidden.device}, and its eight bits are for CPUs; use model.to(...)")
+        with torch.no_grad(), torch.device("cpu"):
             if isinstance(layout, Dense) and layout.mask is not None:
                 return self._real_alone(encoder, hidden, layout.mask, passes, bias, rows)
             return self._run(encoder, hidden, layout, passes, bias, rows)
@@ -181,51 +233,68 @@ class NativePasses:
         found = hidden.new_empty(len(hidden) if rows is None else len(rows), hidden.shape[1])
         if not found.numel():
             return found
-        config, depths = encoder.config, encoder.depth_embeddings
-        steps = [(layer, inner) for layer in passes for inner in range(config.inner_group_num)]
-        numbers = [[config.block_at(half, *step) for half in get_args(Half)] for step in steps]
-        blocks = torch.tensor(numbers, dtype=torch.int32)
-        added = None
-        if depths is not None:
-            first = torch.tensor([inner == 0 for _, inner in steps])
-            added = depths.weight[[layer for layer, _ in steps]].float() * first[:, None]
+        blocks, added = _steps(encoder, passes)
+        bias = None if bias is None else bias.float().contiguous()
+        rows = None if rows is None else rows.to(torch.int64).contiguous()
         starts = layout.starts if isinstance(layout, Packed) else torch.arange(layout.batch + 1) * layout.length
         starts = starts.to(torch.int32)
-        given = [None if one is None else one.contiguous() for one in (added, bias, rows)]
+        _check(starts, layout.length, rows, len(hidden))
+        laid_out = self._layout_of(encoder)
         job = _Job(
-            *(0 if one is None else one.data_ptr() for one in (hidden, found, starts, blocks, *given)), 0,
-            len(starts) - 1, len(steps), layout.length, 0 if rows is None else len(rows),
+            *(0 if one is None else one.data_ptr() for one in (hidden, found, starts, blocks, added, bias, rows)), 0,
+            len(starts) - 1, len(blocks), layout.length, 0 if rows is None else len(rows),
         )  # fmt: skip
-        threads, library = torch.get_num_threads(), self._tools.library
-        with self._lock:  # there is one memory
-            both = byref(self._network_of(encoder)), byref(job)
-            needed = library.litebert_workspace(*both, threads)
-            memory = self._memory if needed <= len(self._memory) else torch.empty(needed + ALIGNED, dtype=torch.uint8)
-            self._memory = memory if len(memory) <= KEPT else self._memory
-            job.workspace = -(-memory.data_ptr() // ALIGNED) * ALIGNED
-            library.litebert_run(*both, threads, self._tools.parallel, self._tools.team_size)
+        threads, library = min(torch.get_num_threads(), len(os.sched_getaffinity(0))), self._tools.library
+        both = byref(laid_out.network), byref(job)
+        memory = self._space(library.litebert_workspace(*both, threads) + ALIGNED)
+        job.workspace = -(-memory.data_ptr() // ALIGNED) * ALIGNED
+        library.litebert_run(*both, threads, self._tools.parallel, self._tools.team_size)
         return found
 
-    def _network_of(self, encoder: Encoder) -> _Network:
-        if self._network is None:
-            config = encoder.config
-            attention = [
-                _Attention(self._product(block.qkv), self._product(block.out), self._norm(block.norm))
-                for block in encoder.attention
-            ]
-            ffn = [
-                _FeedForward(self._product(block.widen), self._product(block.narrow, GROUP), self._norm(block.norm))
-                for block in encoder.ffn
-            ]
-            self._network = _Network(
-                (_Attention * len(attention))(*attention), (_FeedForward * len(ffn))(*ffn), config.hidden_size,
-                config.num_attention_heads, ACTIVATIONS.index(config.hidden_act), config.layer_norm_eps,
-            )  # fmt: skip
-        return self._network
+    def _space(self, size: int) -> Tensor:
+        """Memory of this thread's own; little enough is kept for the next question."""
+        kept: Tensor | None = getattr(self._memory, "space", None)
+        if kept is not None and len(kept) >= size:
+            return kept
+        space = torch.empty(size, dtype=torch.uint8)
+        if size <= KEPT:
+            self._memory.space = space
+        return space
+
+    def _layout_of(self, encoder: Encoder) -> _LaidOut:
+        """The weights in panels; laid out again if they were changed."""
+        state = tuple((weight.data_ptr(), _version(weight)) for weight in _weights(encoder))
+        if self._laid_out is None or self._laid_out.state != state:
+            self._laid_out = _LaidOut(encoder, self._tools.panel, state)
+        return self._laid_out
+
+
+class _LaidOut:
+    """The weights as the library reads them."""
+
+    def __init__(self, encoder: Encoder, panel: int, state: tuple[Any, ...]) -> None:
+        config, self.state = encoder.config, state
+        self._panel = panel
+        self._kept: list[Tensor] = []
+        """What the network points to."""
+        attention = [
+            _Attention(self._product(block.qkv), self._product(block.out), self._norm(block.norm))
+            for block in encoder.attention
+        ]
+        ffn = [
+            _FeedForward(self._product(block.widen), self._product(block.narrow, GROUP), self._norm(block.norm))
+            for block in encoder.ffn
+        ]
+        self.network = _Network(
+            (_Attention * len(attention))(*attention), (_FeedForward * len(ffn))(*ffn), config.hidden_size,
+            config.num_attention_heads, ACTIVATIONS.index(config.hidden_act), config.layer_norm_eps,
+        )  # fmt: skip
 
     def _product(self, layer: Any, group: int | None = None) -> _Product:
         """A matrix in panels, what goes into it in groups of so many columns at the most."""
-        panel = self._tools.panel
+        panel = self._panel
+        if not bool(layer.weight.isfinite().all()):
+            raise ConfigError("a weight of this model is not a number, or infinite; it cannot be rounded to eight bits")
         weight, scale = rounded(layer.weight.detach().float())
         up = [-size % panel for size in weight.shape]
         weight = F.pad(weight, (0, up[1], 0, up[0]))
@@ -245,11 +314,45 @@ class NativePasses:
         return values.data_ptr()
 
 
+def _steps(encoder: Encoder, passes: range) -> tuple[Tensor, Tensor | None]:
+    """Which blocks are run one after the other, (steps, 2), and what is added before each of them, (steps, H)."""
+    config, depths = encoder.config, encoder.depth_embeddings
+    steps = [(layer, inner) for layer in passes for inner in range(config.inner_group_num)]
+    numbers = [[config.block_at(half, *step) for half in get_args(Half)] for step in steps]
+    added = None
+    if depths is not None:
+        first = torch.tensor([inner == 0 for _, inner in steps])
+        added = (depths.weight[[layer for layer, _ in steps]].float() * first[:, None]).contiguous()
+    return torch.tensor(numbers, dtype=torch.int32), added
+
+
+def _check(starts: Tensor, longest: int, rows: Tensor | None, tokens: int) -> None:
+    """Nothing beyond what is there is read or written."""
+    lengths = starts.diff()
+    if int(lengths.min()) < 0 or int(lengths.max()) > longest or int(starts[-1]) != tokens:
+        raise DataError(f"sequences of {lengths.tolist()} tokens do not fit {tokens} rows, or are over {longest}")
+    if rows is not None and not 0 <= int(rows.min()) <= int(rows.max()) < tokens:
+        raise DataError(f"wanted rows must lie between 0 and {tokens - 1}; there are {tokens} real tokens")
+
+
+def _weights(encoder: Encoder) -> Iterator[Tensor]:
+    for blocks in (encoder.attention, encoder.ffn):
+        yield from blocks.parameters()
+
+
+def _version(weight: Tensor) -> int:
+    return 0 if weight.is_inference() else weight._version
+
+
 def _largest_divisor(number: int, most: int) -> int:
     return max(one for one in range(1, min(number, max(1, most)) + 1) if number % one == 0)
 
 
 def _again() -> NativePasses:
     tools = kernel()
-    assert tools is not None
+    if tools is None:
+        raise ConfigError(
+            "this model computed in eight bits by code that cannot be compiled here (it needs a C++ compiler and "
+            "AVX-512 VNNI or AVX-VNNI); load its folder instead, which finds another way"
+        )
     return NativePasses(tools)

@@ -68,7 +68,8 @@ class Model:
     def __repr__(self) -> str:
         task = "no task" if self.task is None else self.task.name
         parameters = sum(p.numel() for p in self.albert.parameters())
-        eight = ", in eight bits" if self.answers_in_int8 else ""
+        by = "oneDNN" if self.encoder.run_all is None else "native code"
+        eight = f", in eight bits by {by}" if self.answers_in_int8 else ""
         return f"Model({task}, {parameters:,} parameters, texts of up to {self.max_length} tokens{eight})"
 
     @property

@@ -77,8 +77,8 @@ def run(config: Config) -> None:
 
     if config.to == "int8" and not has_int8():
         raise ConfigError(
-            "this CPU has no instructions for eight bits (AVX-512 VNNI, AVX-VNNI or AMX); quantize on one that has, or "
-            "use --to bf16"
+            "this CPU has no instructions for eight bits (AVX-512 VNNI or AMX; with a C++ compiler AVX-VNNI will do); "
+            "quantize on one that has, or use --to bf16"
         )
     model = load(config.model, engine="torch")
     if model.int8 is not None:
