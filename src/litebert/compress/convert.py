@@ -53,7 +53,7 @@ def factorise(bert: Encoder, encoder: Encoder, batches: Sequence[Batch]) -> None
     sum to 0, keep both, and so LayerNorm does at size E what it did at size H. A BERT whose tables have no more
     directions than that embeds exactly the same afterwards.
     """
-    hidden, size = bert.config.hidden_size, encoder.config.embedding_size
+    hidden, size, eps = bert.config.hidden_size, encoder.config.embedding_size, bert.config.layer_norm_eps
     tables = [getattr(bert, name).weight.double() for name in TABLES]
     tables = [table - table.mean(1, keepdim=True) for table in tables]
     spread = UNSEEN * torch.stack([_shares(table.T @ table) for table in tables]).mean(0)  # (H, H)
@@ -73,8 +73,8 @@ def factorise(bert: Encoder, encoder: Encoder, batches: Sequence[Batch]) -> None
     square, missing = torch.zeros(size + 1, size + 1).double(), torch.zeros(size + 1, hidden).double()
     for batch in batches:
         rows = _sums(tables, batch)
-        read = F.pad(F.layer_norm(rows @ inwards, (size,)), (0, 1), value=1.0)  # (T, E + 1)
-        wanted = F.layer_norm(rows, (hidden,)) * gain + bias
+        read = F.pad(F.layer_norm(rows @ inwards, (size,), eps=eps), (0, 1), value=1.0)  # (T, E + 1)
+        wanted = F.layer_norm(rows, (hidden,), eps=eps) * gain + bias
         square += read.T @ read
         missing += read.T @ (wanted - read @ formula.T)
     pull = RIDGE * square.trace().clamp_min(1e-30) / len(square) * torch.eye(len(square)).double()
