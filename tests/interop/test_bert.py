@@ -68,7 +68,9 @@ def test_one_output_is_a_number(tmp_path: Path) -> None:
     assert task.name == "regress"
 
 
-@pytest.mark.parametrize("kind", ["BertForMaskedLM", "BertForPreTraining", "RobertaForMaskedLM", "DistilBertForMaskedLM"])
+@pytest.mark.parametrize(
+    "kind", ["BertForMaskedLM", "BertForPreTraining", "RobertaForMaskedLM", "DistilBertForMaskedLM"]
+)
 def test_hidden_words_are_guessed_as_in_transformers(kind: str, tmp_path: Path) -> None:
     theirs, folder = make_bert(tmp_path, kind), load_bert(tmp_path)
     batch = batch_of(folder)

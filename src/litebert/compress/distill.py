@@ -107,11 +107,10 @@ class Distiller(nn.Module):
         self._after = teacher.after
         self.task = student.task if isinstance(student.task, TrainableTask) else None
         self.mask_id = student.tokenizer.mask_id
-        heads = [one.albert.heads[Mask.head_name] for one in (student, teacher) if Mask.head_name in one.albert.heads]
-        same = len(heads) == 2 and all(map(_equal, *(head.state_dict().values() for head in heads)))
-        self.hides = len(heads) == 2 and not same
-        """Does the student learn to guess words, and need texts in which some are hidden? The teacher's own head needs
-        no teaching."""
+        guess = all(Mask.head_name in one.albert.heads for one in (student, teacher))
+        self.hides = guess and isinstance(self.bridge, nn.Linear)
+        """Does the student learn to guess words, and need texts in which some are hidden? The teacher's own head, on
+        the same states, needs no teaching."""
         self._teacher = [teacher.albert]  # in a list, so that it is no part of this and learns nothing
 
     def forward(self, batch: Batch, passes: int | None = None) -> dict[str, Tensor]:
@@ -185,10 +184,6 @@ def with_hidden_words(batch: Batch, tokenizer: Tokenizer, random: np.random.Gene
     chance = chance.masked_fill(torch.isin(batch.input_ids, frame), 1.0)
     hidden = chance <= chance.min().clamp_min(HIDDEN)
     return replace(batch, input_ids=batch.input_ids.masked_fill(hidden, tokenizer.mask_id))
-
-
-def _equal(left: Tensor, right: Tensor) -> bool:
-    return left.shape == right.shape and bool(torch.equal(left, right))
 
 
 class TextDistiller(nn.Module):

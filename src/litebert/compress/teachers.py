@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from litebert.data.batches import Batch
@@ -61,7 +62,7 @@ class Foreign(Model):
         kind = transformers.AutoModel if task is None else transformers.AutoModelForSequenceClassification
         try:
             network = kind.from_pretrained(path, local_files_only=True, dtype=torch.float32)
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
             reason = f"{error}".strip().splitlines()[:1]
             raise CheckpointError(
                 f"{path}: transformers cannot load it ({' '.join(reason)}); give a folder that it can"

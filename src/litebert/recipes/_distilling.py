@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 WEIGHT_DECAY = 0.01
 HELD_OUT = 10  # every tenth
 FITTED = 2048  # texts that the embeddings of what was a BERT begin with
+MAPPED = 512  # texts that the map of the student's states begins with
 EMBEDDING_SIZE = 128  # ALBERT's
 FROM_BERT_RATE = 5  # times the usual, for weights that are far from what they should be
 UNDECISIVE = {"out", "resume", "device", "save_every", "json", "test"}
@@ -187,7 +188,7 @@ class Run:
         """Fit what need not be learned; the score of what was a BERT, as it begins."""
         config, distiller = self.config, self.distiller
         if isinstance(distiller, Distiller):
-            groups = by_length([one.length for one in self.examples[:FITTED]], config.batch_size)
+            groups = by_length([one.length for one in self.examples[:MAPPED]], config.batch_size)
             batches = [self._collated([self.examples[i] for i in group], n) for n, group in enumerate(groups)]
             distiller.fit_map(batches)
             if config.from_bert is not None and isinstance(distiller.bridge, torch.nn.Linear):
