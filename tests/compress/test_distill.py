@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,19 @@ def test_a_narrower_student_is_compared_through_a_map(tokenizer: Any) -> None:
     assert distiller.bridge.weight.grad is None
     distiller(batch())["loss"].backward()
     assert distiller.bridge.weight.grad is not None
+
+
+def test_padding_does_not_count(tokenizer: Any) -> None:
+    teacher = model_of(tokenizer)
+    distiller = Distiller(student_of(teacher, model_of(tokenizer, hidden_size=16), 4), teacher).eval()
+    given = batch()
+    wider = replace(
+        given,
+        input_ids=torch.nn.functional.pad(given.input_ids, (0, 20)),
+        attention_mask=torch.nn.functional.pad(given.real, (0, 20)),
+        token_type_ids=torch.nn.functional.pad(given.token_type_ids, (0, 20)),
+    )
+    torch.testing.assert_close(distiller(wider), distiller(given))
 
 
 def test_vectors_of_a_narrower_student_are_mapped_to_the_teachers(tokenizer: Any) -> None:

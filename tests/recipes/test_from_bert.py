@@ -147,7 +147,7 @@ def test_a_student_of_another_vocabulary_learns_vectors(
     assert read_json(tmp_path / "out" / "finished.json")["distance"][1] < 0.2
     teacher, new = other_teacher(tmp_path / "teacher"), [f"{text} now" for text in texts(20)]
     assert teacher is not None
-    assert cosines(load(tmp_path / "out").embed(new), teacher.embed(new)).mean() > 0.9
+    assert cosines(load(tmp_path / "out").embed(new), teacher.embed(new)).mean() > 0.75
 
 
 def test_a_student_of_another_vocabulary_learns_answers(

@@ -122,7 +122,7 @@ def first_student(config: Config, teacher: Model) -> Model:
     if config.student is not None:
         start = load_to_teach(config.student)
         return student_of(teacher, start, config.passes or start.config.num_hidden_layers)
-    if teacher.config.sharing != "all" or isinstance(teacher, Foreign):
+    if isinstance(teacher, Foreign) or (teacher.config.sharing != "all" and not config.elastic):
         raise ConfigError(
             f"{config.teacher}: its passes share no layer, so it cannot run fewer of them; give a --student, or if it "
             "is a BERT make an ALBERT of it with --from-bert"

@@ -38,7 +38,7 @@ class Config:
     teacher: str | None = None
     """Folder of the model to learn from, or the name of one; or of an encoder that transformers saved."""
     from_bert: Path | None = None
-    """Folder of a BERT, RoBERTa or DistilBERT, which becomes an ALBERT with as many passes as it has layers."""
+    """Folder of a BERT, RoBERTa or DistilBERT, which becomes an ALBERT."""
     data: Path
     """Texts to learn on: a table as for the teacher's task, or plain text, one text per line."""
     out: Path
@@ -46,7 +46,8 @@ class Config:
     student: str | None = None
     """Folder of the model to begin with, best of the teacher's vocabulary; by default the teacher itself."""
     passes: int | None = None
-    """Of the student; by default half of the teacher's, or as many as --student has, and all of them with --elastic."""
+    """Of the student; by default half of the teacher's, or as many as --student has; all of them with --elastic, and
+    with --from-bert as many as there are layers."""
     embedding_size: int | None = None
     """Of what was a BERT; by default 128, or as many as its states have if they are fewer."""
     elastic: bool = False
@@ -60,7 +61,8 @@ class Config:
     batch_size: int = 32
     """Texts per step."""
     learning_rate: float | None = None
-    """The highest rate; by default 1e-4 for a hidden size of 768, more for smaller students in proportion."""
+    """The highest rate; by default 1e-4 for a hidden size of 768, more for smaller students in proportion, and five
+    times that with --from-bert."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """auto: bf16 on a GPU and on a CPU with instructions for it, fp32 elsewhere."""
     save_every: str = "1epoch"
