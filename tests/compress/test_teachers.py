@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import litebert
 from litebert.compress import TextDistiller, by_text, other_teacher, said_of_texts, student_of
@@ -122,6 +123,14 @@ def test_what_cannot_teach_is_told(tmp_path: Path, vocabulary: Any) -> None:
     (tmp_path / "damaged" / "model.safetensors").write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match="transformers cannot load it"):
         other_teacher(tmp_path / "damaged")
+
+
+def test_a_model_with_a_decoder_does_not_teach(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
+    sizes |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "vocab_size": 20}
+    transformers.BartModel(transformers.BartConfig(**sizes)).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="BartModel is no encoder of texts alone"):
+        other_teacher(tmp_path)
 
 
 def test_a_head_of_another_teacher_begins_anew(tmp_path: Path, vocabulary: Any) -> None:

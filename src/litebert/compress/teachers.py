@@ -47,7 +47,7 @@ def other_teacher(path: Path) -> Model | None:
     kind = settings.get("model_type")
     if kind in OURS:
         return None
-    bends_otherwise = kind == "distilbert" and taught_task(settings) is not None
+    bends_otherwise = kind == "distilbert" and isinstance(taught_task(settings), TextTask)
     return bert_of(path) if kind in BERTS and not bends_otherwise else Foreign(path, settings)
 
 
@@ -61,13 +61,16 @@ class Foreign(Model):
             raise ConfigError(f"{path}: was taught {task.name}, and we learn that from BERTs alone")
         kind = transformers.AutoModel if task is None else transformers.AutoModelForSequenceClassification
         try:
-            network = kind.from_pretrained(path, local_files_only=True, dtype=torch.float32)
+            network = kind.from_pretrained(path, local_files_only=True, trust_remote_code=False, dtype=torch.float32)
         except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
             reason = f"{error}".strip().splitlines()[:1]
             raise CheckpointError(
                 f"{path}: transformers cannot load it ({' '.join(reason)}); give a folder that it can"
             ) from error
-        theirs, tokenizer = network.config, Tokenizer.load(path)
+        theirs = network.config
+        if theirs.is_encoder_decoder or not hasattr(theirs, "hidden_size"):
+            raise CheckpointError(f"{path}: {type(network).__name__} is no encoder of texts alone; give one that is")
+        tokenizer = Tokenizer.load(path)
         positions = getattr(theirs, "max_position_embeddings", 0) or LONGEST + 2
         shape = AlbertConfig(
             vocab_size=theirs.vocab_size, hidden_size=theirs.hidden_size, num_attention_heads=1,
