@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "train": BASE,
     "meta": BASE | {"tokenizer", "data", "model", "tasks", "train"},
     "measure": BASE,
-    "compress": BASE | {"data", "model", "tasks", "interop", "predict"},
+    "compress": BASE | {"tokenizer", "data", "model", "tasks", "interop", "predict"},
     "tuning": BASE | {"data", "model", "tasks", "predict", "train"},
     "recipes": BASE
     | {

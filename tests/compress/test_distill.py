@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import litebert
-from litebert.compress import Distiller, student_of
-from litebert.data.batches import Batch
+from litebert.compress import Distiller, student_of, with_hidden_words
+from litebert.data.batches import Batch, Example, collate
 from litebert.errors import ConfigError
 from litebert.model import Albert, AlbertConfig
+from litebert.model.sentences import SentenceMap
 from litebert.predict import Model
 from litebert.tasks.answer import Answer
 from litebert.tasks.choose import Choose
 from litebert.tasks.classify import Classify
+from litebert.tasks.mask import Mask
 from litebert.tasks.multilabel import Multilabel
 from litebert.tasks.regress import Regress
 from litebert.tasks.tag import Tag
@@ -94,6 +98,69 @@ def test_a_narrower_student_is_compared_through_a_map(tokenizer: Any) -> None:
     assert distiller.bridge.weight.grad is not None
 
 
+def test_padding_does_not_count(tokenizer: Any) -> None:
+    teacher = model_of(tokenizer)
+    distiller = Distiller(student_of(teacher, model_of(tokenizer, hidden_size=16), 4), teacher).eval()
+    given = batch()
+    wider = replace(
+        given,
+        input_ids=torch.nn.functional.pad(given.input_ids, (0, 20)),
+        attention_mask=torch.nn.functional.pad(given.real, (0, 20)),
+        token_type_ids=torch.nn.functional.pad(given.token_type_ids, (0, 20)),
+    )
+    torch.testing.assert_close(distiller(wider), distiller(given))
+
+
+def test_vectors_of_a_narrower_student_are_mapped_to_the_teachers(tokenizer: Any) -> None:
+    teacher = model_of(tokenizer)
+    random = np.random.default_rng(0)
+    teacher.after = SentenceMap(random.normal(size=(8, 32)).astype("f"), random.normal(size=8).astype("f"))
+    student = student_of(teacher, model_of(tokenizer, hidden_size=16), 4)
+    distiller = Distiller(student, teacher)
+    before = distiller.eval()(batch())["states"]
+    distiller.fit_map([batch()])
+    assert distiller.eval()(batch())["states"] < before
+    texts = ["今天天气很好", "我要退货"]
+    bridge: Any = distiller.bridge
+    student.after, own = None, student.embed(texts)
+    wanted = teacher.after(bridge(torch.from_numpy(own)).detach().numpy())
+    student.after = distiller.after
+    np.testing.assert_allclose(student.embed(texts), wanted, atol=1e-4)
+
+
+def test_another_student_learns_to_guess_hidden_words(tokenizer: Any) -> None:
+    teacher = model_of(tokenizer, Mask())
+    assert not Distiller(student_of(teacher, teacher, 2), teacher).hides  # which has the teacher's own head
+    student = student_of(teacher, model_of(tokenizer, hidden_size=16), 4)
+    assert isinstance(student.task, Mask)
+    distiller = Distiller(student, teacher)
+    assert distiller.hides
+    hidden = with_hidden_words(batch(), tokenizer, np.random.default_rng(0))
+    optimizer = torch.optim.Adam(distiller.parameters(), 3e-3)
+    first = distiller(hidden)
+    assert set(first) == {"loss", "states", "answers"}
+    for _ in range(60):
+        optimizer.zero_grad()
+        found = distiller(hidden)
+        found["loss"].backward()
+        optimizer.step()
+    assert found["answers"] < first["answers"] / 2
+
+
+def test_some_words_are_hidden_and_never_the_frame(tokenizer: Any) -> None:
+    encoded = tokenizer.encode(["今天天气很好我们去公园", "我要退货"] * 40)
+    given = collate([Example([one]) for one in encoded], tokenizer.pad_id)
+    hidden = with_hidden_words(given, tokenizer, np.random.default_rng(0)).input_ids
+    changed = hidden != given.input_ids
+    assert 0.1 < changed.sum() / (given.real.sum() - 2 * 80) < 0.2
+    assert (hidden[changed] == tokenizer.mask_id).all()
+    frame = torch.isin(given.input_ids, torch.tensor([tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id]))
+    assert not (changed & frame).any()
+    one = collate([Example([encoded[1]])], tokenizer.pad_id)
+    for seed in range(20):
+        assert (with_hidden_words(one, tokenizer, np.random.default_rng(seed)).input_ids == tokenizer.mask_id).any()
+
+
 def test_a_head_begins_as_the_teachers_as_far_as_it_fits(tokenizer: Any) -> None:
     teacher = model_of(tokenizer, Tag(["O", "B-x"], crf=True))
     theirs = teacher.albert.heads["tag"].state_dict()
@@ -127,7 +194,7 @@ def test_what_cannot_be_learned_is_told(tokenizer: Any) -> None:
     teacher = model_of(tokenizer, Classify(["a", "b"]))
     other = litebert.load("litebert-base-en")
     with pytest.raises(ConfigError, match="the same vocabulary"):
-        student_of(teacher, other, 12)
+        student_of(model_of(tokenizer, Tag(["O", "B-x"])), other, 12)
     own = model_of(tokenizer, sharing="none")
     with pytest.raises(ConfigError, match="only one layer that is shared"):
         student_of(teacher, own, 2)

@@ -33,6 +33,8 @@ from litebert.tokenizer import Tokenizer
 
 OURS = ("sharing", "relative_attention_distance", "depth_embedding", "lora_rank")
 """Settings transformers does not know; in config.json they stand under `litebert`."""
+BERTS = ("bert", "roberta", "distilbert")
+"""What `bert.py` reads."""
 WEIGHT_LIMIT_BYTES = 8 << 30
 LARGE = 1 << 16
 """Numbers of a matrix that is not worth rounding to eight bits."""
@@ -92,8 +94,13 @@ class Folder:
 def load_folder(path: Path) -> Folder:
     """Read a folder that litebert or transformers saved."""
     settings = read_settings(path)
+    config_from(settings, path)  # what it refuses need not be read
+    return assembled(path, settings, read_tensors(path))
+
+
+def assembled(path: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Folder:
+    """What a folder holds, from its config.json and its weights by their current names."""
     config = config_from(settings, path)
-    tensors = read_tensors(path)
     task, heads = _heads_for(settings, config, tensors)
     with torch.device("meta"):  # shapes without memory: nothing is allocated for a file that does not fit
         model = Albert(config, heads)
@@ -141,6 +148,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if kind not in ("albert", "litebert"):
         raise CheckpointError(
             f"{path}: model_type={kind!r} is not an ALBERT ('albert' or 'litebert'); give an ALBERT's folder"
+            + ("" if kind not in BERTS else ", or make one of it: litebert distill --from-bert")
         )
     return settings
 
@@ -361,17 +369,10 @@ def _heads_for(
     settings: dict[str, Any], config: AlbertConfig, tensors: dict[str, Tensor]
 ) -> tuple[Task[Any, Any] | None, dict[str, nn.Module]]:
     """Which heads the file carries, and the task that reads them."""
-    architectures = settings.get("architectures") or [""]
-    if not isinstance(architectures, list):
-        raise CheckpointError(f"architectures={architectures!r} in config.json must be a list of names")
-    architecture, ours = architectures[0], settings.get("litebert", {})
-    named, problem = ours.get("task"), settings.get("problem_type")
-    for task_class in TASKS.values():
-        same = architecture == task_class.architecture and problem in task_class.problems
-        if task_class is not Mask and (named == task_class.name or (named is None and same)):
-            task = task_class.from_settings(settings | {"options": ours.get("options", {})})
-            with torch.device("meta"):
-                return task, {task.head_name: task.head(config)}
+    task = taught_task(settings)
+    if task is not None:
+        with torch.device("meta"):
+            return task, {task.head_name: task.head(config)}
     with torch.device("meta"):
         heads = pretraining_heads(config)
     heads = {
@@ -380,6 +381,20 @@ def _heads_for(
         if any(theirs.startswith(prefix) for prefix in _HEADS[name].values() for theirs in tensors)
     }
     return (Mask() if "mlm" in heads else None), heads
+
+
+def taught_task(settings: dict[str, Any]) -> Task[Any, Any] | None:
+    """The task that a config.json speaks of, if the model was taught one."""
+    architectures = settings.get("architectures") or [""]
+    if not isinstance(architectures, list):
+        raise CheckpointError(f"architectures={architectures!r} in config.json must be a list of names")
+    architecture, ours = architectures[0], settings.get("litebert", {})
+    named, problem = ours.get("task"), settings.get("problem_type")
+    for task_class in TASKS.values():
+        same = architecture == task_class.architecture and problem in task_class.problems
+        if task_class is not Mask and (named == task_class.name or (named is None and same)):
+            return task_class.from_settings(settings | {"options": ours.get("options", {})})
+    return None
 
 
 def _architecture(model: Albert, task: Task[Any, Any] | None) -> str:

@@ -88,7 +88,7 @@ def milliseconds(models: Sequence[Model], depths: Sequence[int | None] | None = 
     import torch
 
     depths = [None] * len(models) if depths is None else depths
-    ids = torch.arange(TIMED_TOKENS)[None] % models[0].config.vocab_size
+    ids = torch.arange(TIMED_TOKENS)[None] % min(one.config.vocab_size for one in models)
     ids = ids[:, : min(one.config.max_position_embeddings for one in models)]
     seconds: list[list[float]] = [[] for _ in models]
     with torch.inference_mode():

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,19 @@ import torch
 from rich.console import Console
 
 from litebert.builtin import folder_of
-from litebert.compress import Distiller, student_of
+from litebert.compress import (
+    Distiller,
+    TextDistiller,
+    albert_of,
+    bert_of,
+    by_text,
+    other_teacher,
+    read_through,
+    said_of_texts,
+    student_of,
+    with_hidden_words,
+)
+from litebert.compress.teachers import Foreign
 from litebert.data.batches import Batch, Example, by_length, collate, epoch_batches, steps_per_epoch
 from litebert.errors import ConfigError, DataError
 from litebert.files import sha256_of, write_json
@@ -24,6 +36,7 @@ from litebert.recipes._compressing import check_test, examples_of, milliseconds,
 from litebert.recipes._finetuning_plan import usual_rate
 from litebert.recipes._shared import load_to_teach, write_run
 from litebert.recipes.distill import Result
+from litebert.tasks import TrainableTask
 from litebert.tasks.answer import Answer
 from litebert.tasks.tag import Tag
 from litebert.train.checkpointing import Checkpoints
@@ -41,6 +54,10 @@ if TYPE_CHECKING:
 
 WEIGHT_DECAY = 0.01
 HELD_OUT = 10  # every tenth
+FITTED = 2048  # texts that the embeddings of what was a BERT begin with
+MAPPED = 512  # texts that the map of the student's states begins with
+EMBEDDING_SIZE = 128  # ALBERT's
+FROM_BERT_RATE = 5  # times the usual, for weights that are far from what they should be
 UNDECISIVE = {"out", "resume", "device", "save_every", "json", "test"}
 
 
@@ -64,10 +81,11 @@ def distill(config: Config, console: Console) -> Result | None:
             model.passes = count
             metric, found = scores_of([model], config.test, config.columns)
             scores += found
-    parameters = [sum(weight.numel() for weight in one.encoder.parameters()) for one in (teacher, student)]
+    weights = [[one for one in model.encoder.parameters() if one.requires_grad] for model in (teacher, student)]
+    parameters = [sum(one.numel() for one in some) for some in weights]
     result = Result(
         passes, milliseconds(models, passes), (parameters[0], parameters[1]), (run.start, run.best), run.best_epoch,
-        seconds, metric, scores or None, getattr(student.task, "exits", []) if config.elastic else [],
+        seconds, metric, scores or None, getattr(student.task, "exits", []) if config.elastic else [], run.score_before,
     )  # fmt: skip
     write_json(config.out / "finished.json", asdict(result))
     if run.best >= run.start:
@@ -78,30 +96,66 @@ def distill(config: Config, console: Console) -> Result | None:
     return result
 
 
+def teacher_of(config: Config) -> Model:
+    if config.from_bert is not None:
+        return bert_of(config.from_bert)
+    assert config.teacher is not None
+    return other_teacher(folder_of(config.teacher)) or load_to_teach(config.teacher)
+
+
+def first_student(config: Config, teacher: Model) -> Model:
+    """The student before its first step."""
+    layers = teacher.config.num_hidden_layers
+    if config.from_bert is not None:
+        size = (
+            min(EMBEDDING_SIZE, teacher.config.hidden_size) if config.embedding_size is None else config.embedding_size
+        )
+        windows = [
+            Example([window])
+            for one in examples_of(teacher, config.data, config.columns, FITTED)
+            for window in one.sequences
+        ]
+        groups = by_length([one.length for one in windows], config.batch_size)
+        batches = [collate([windows[i] for i in group], teacher.tokenizer.pad_id) for group in groups]
+        passes = layers if config.passes is None else config.passes
+        return student_of(teacher, albert_of(teacher, batches, size, passes), passes)
+    if config.student is not None:
+        start = load_to_teach(config.student)
+        return student_of(teacher, start, config.passes or start.config.num_hidden_layers)
+    if isinstance(teacher, Foreign) or (teacher.config.sharing != "all" and not config.elastic):
+        raise ConfigError(
+            f"{config.teacher}: its passes share no layer, so it cannot run fewer of them; give a --student, or if it "
+            "is a BERT make an ALBERT of it with --from-bert"
+        )
+    passes = config.passes or (layers if config.elastic else max(1, layers // 2))
+    if not config.elastic and passes >= teacher.passes:
+        raise ConfigError(f"passes={passes} must be fewer than the teacher's {teacher.passes}, or use --elastic")
+    return student_of(teacher, teacher, passes)
+
+
 class Run:
     """What changes while a run goes on."""
 
     def __init__(self, config: Config, console: Console) -> None:
         self.config, self.console = config, console
         self.device = pick_device(config.device)
-        self.teacher = load_to_teach(config.teacher)
+        self.teacher = teacher_of(config)
         check_test(self.teacher, config.test, config.columns)
         torch.manual_seed(config.seed)  # for a new head
-        start = self.teacher if config.student is None else load_to_teach(config.student)
-        passes = start.config.num_hidden_layers if config.passes is None else config.passes
-        if config.passes is None and config.student is None and not config.elastic:
-            passes = max(1, passes // 2)
-        if config.student is None and not config.elastic and passes >= self.teacher.passes:
-            raise ConfigError(
-                f"passes={passes} must be fewer than the teacher's {self.teacher.passes}, or use --elastic"
-            )
-        self.student = student_of(self.teacher, start, passes)
+        self.student = first_student(config, self.teacher)
+        passes = self.student.config.num_hidden_layers
         self.depths = quarters(passes) if config.elastic else [passes]
         examples = examples_of(self.student, config.data, config.columns)
         if isinstance(self.student.task, Tag | Answer):  # whose windows can be learned alone
             examples = [Example([window]) for one in examples for window in one.sequences]
         if len(examples) < 2:
             raise DataError(f"{config.data}: {len(examples)} text is too few; give hundreds, or better thousands")
+        self.teacher.to(self.device)
+        self.student_is_another = config.student is not None or config.from_bert is not None
+        whole = by_text(self.teacher, self.student)
+        if whole:
+            said = said_of_texts(self.teacher, examples_of(self.teacher, config.data, config.columns))
+            examples = [replace(one, target=row) for one, row in zip(examples, said, strict=True)]
         held_out = np.random.default_rng(config.seed).permutation(len(examples))[: -(-len(examples) // HELD_OUT)]
         self.held_out = [examples[i] for i in held_out.tolist()]
         kept = np.delete(np.arange(len(examples)), held_out).tolist()
@@ -109,21 +163,41 @@ class Run:
         self.lengths = np.array([one.length for one in self.examples])
         self.epoch_steps = steps_per_epoch(len(self.examples), config.batch_size)
         self.epochs = config.epochs or min(20, max(3, -(-50_000 // len(self.examples))))
-        self.distiller = Distiller(self.student, self.teacher).to(self.device)
-        self.teacher.to(self.device)
+        self.distiller: Distiller | TextDistiller = (
+            TextDistiller(self.student, self.examples)
+            if whole
+            else Distiller(self.student, self.teacher, mapped=self.student_is_another)
+        ).to(self.device)
+        self.score_before = self._begin()
         self.bf16 = config.precision == "bf16" or (config.precision == "auto" and has_bfloat16(self.device))
-        rate = config.learning_rate or usual_rate(self.student)
+        rate = config.learning_rate or usual_rate(self.student) * (1 if config.from_bert is None else FROM_BERT_RATE)
         self.schedule = warmup_linear(rate, self.epochs * self.epoch_steps)
         self.optimizer = adamw(self.distiller, weight_decay=WEIGHT_DECAY)
         self.stateful: dict[str, Any] = {"model": self.distiller, "optimizer": self.optimizer}
         self.guard = Guard(self.stateful, spike=math.inf)
         self.saving = SaveEvery.parse(config.save_every, self.epoch_steps)
         self.decisive = {name: str(value) for name, value in asdict(config).items() if name not in UNDECISIVE}
-        weights = [folder_of(name) / "model.safetensors" for name in (config.teacher, config.student) if name]
+        names = [name for name in (config.teacher, config.from_bert, config.student) if name]
+        weights = [folder_of(name) / "model.safetensors" for name in names]
         files = [config.data, *(path for path in weights if path.is_file())]
         self.decisive |= {f"content of {path}": sha256_of(path) for path in files} | {"bf16": str(self.bf16)}
         self.start, self.best, self.best_epoch = math.inf, math.inf, 0
         self._epoch, self._batches = -1, [np.empty(0, dtype=np.int64)]
+
+    def _begin(self) -> float | None:
+        """Fit what need not be learned; the score of what was a BERT, as it begins."""
+        config, distiller = self.config, self.distiller
+        if isinstance(distiller, Distiller):
+            groups = by_length([one.length for one in self.examples[:MAPPED]], config.batch_size)
+            batches = [self._collated([self.examples[i] for i in group], n) for n, group in enumerate(groups)]
+            distiller.fit_map(batches)
+            if config.from_bert is not None and isinstance(distiller.bridge, torch.nn.Linear):
+                read_through(self.student, distiller.bridge)
+        if config.test is None or config.from_bert is None:
+            return None
+        score = scores_of([self.student], config.test, config.columns)[1][0]
+        self.student.to(self.device)
+        return score
 
     def __call__(self) -> bool:
         """True when all steps were done."""
@@ -184,10 +258,13 @@ class Run:
             self._epoch = epoch
             self._batches = epoch_batches(self.lengths, self.config.batch_size, self.config.seed, epoch)
         depth = np.random.default_rng([self.config.seed, step]).choice(self.depths).item()
-        return [(self._collated([self.examples[i] for i in self._batches[within]]), depth)]
+        return [(self._collated([self.examples[i] for i in self._batches[within]], step), depth)]
 
-    def _collated(self, examples: list[Example]) -> Batch:
-        return collate(examples, self.student.tokenizer.pad_id).to(self.device)
+    def _collated(self, examples: list[Example], number: int) -> Batch:
+        batch, tokenizer = collate(examples, self.student.tokenizer.pad_id), self.student.tokenizer
+        if isinstance(self.distiller, Distiller) and self.distiller.hides:
+            batch = with_hidden_words(batch, tokenizer, np.random.default_rng([self.config.seed, number, 1]))
+        return batch.to(self.device)
 
     def _loss(self, given: tuple[Batch, int]) -> dict[str, Tensor]:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
@@ -203,6 +280,8 @@ class Run:
         self.log.validation(step.done, figures)
         if figures["loss"] <= self.best:
             self.best, self.best_epoch = figures["loss"], step.done // self.epoch_steps
+            if not isinstance(self.student.task, TrainableTask):
+                self.student.after = self.distiller.after
             self.student.save(self.config.out)
 
     def _measure(self) -> dict[str, float]:
@@ -210,8 +289,9 @@ class Run:
         total: dict[str, float] = defaultdict(float)
         self.distiller.eval()
         with torch.inference_mode():
-            for group in by_length([one.length for one in self.held_out], self.config.batch_size):
-                batch = self._collated([self.held_out[i] for i in group])
+            groups = by_length([one.length for one in self.held_out], self.config.batch_size)
+            for number, group in enumerate(groups):
+                batch = self._collated([self.held_out[i] for i in group], number)
                 share = len(group) / len(self.held_out)
                 for depth in self.depths:
                     found = self._loss((batch, depth))

@@ -6,12 +6,17 @@ Examples:
   litebert distill --teacher runs/mine --student runs/small --data texts.csv --out runs/distilled
   litebert distill --teacher runs/mine --data texts.csv --elastic --out runs/elastic
   litebert distill --teacher litebert-base-en --data text.txt --passes 6 --out runs/half
+  litebert distill --from-bert BERT_FOLDER --data text.txt --out runs/albert
 
 By default the student is the teacher with half of its passes: a shared layer needs no other weights for that, and they
 learn to say after six what they said after twelve. With --elastic it keeps all of them and learns to answer after each
 quarter, so that one model serves at any of these depths (predict --passes 6). --data are texts such as the model will
 read, in the form of its task, the more the better; labels in it are not looked at. A teacher that was only pre-trained
 reads plain text, and the student learns its hidden states.
+
+The teacher may be a folder of transformers, a BERT or another encoder. A --student that reads other tokens learns its
+answers about whole texts, or its vectors of them. --from-bert makes an ALBERT of a BERT: smaller tables of embeddings,
+and one layer, at first the mean of the BERT's, for all passes, which then learns the states that the BERT ends with.
 """
 
 from __future__ import annotations
@@ -30,16 +35,21 @@ SPEEDS = (1.5, 2, 3)
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    teacher: str
-    """Folder of the model to learn from, or the name of one."""
+    teacher: str | None = None
+    """Folder of the model to learn from, or the name of one; or of an encoder that transformers saved."""
+    from_bert: Path | None = None
+    """Folder of a BERT, RoBERTa or DistilBERT, which becomes an ALBERT."""
     data: Path
     """Texts to learn on: a table as for the teacher's task, or plain text, one text per line."""
     out: Path
     """Folder for the student, its checkpoints and its log."""
     student: str | None = None
-    """Folder of the model to begin with, of the teacher's vocabulary; by default the teacher itself."""
+    """Folder of the model to begin with, best of the teacher's vocabulary; by default the teacher itself."""
     passes: int | None = None
-    """Of the student; by default half of the teacher's, or as many as --student has, and all of them with --elastic."""
+    """Of the student; by default half of the teacher's, or as many as --student has; all of them with --elastic, and
+    with --from-bert as many as there are layers."""
+    embedding_size: int | None = None
+    """Of what was a BERT; by default 128, or as many as its states have if they are fewer."""
     elastic: bool = False
     """One student for several depths: it answers after each quarter of its passes."""
     test: Path | None = None
@@ -51,7 +61,8 @@ class Config:
     batch_size: int = 32
     """Texts per step."""
     learning_rate: float | None = None
-    """The highest rate; by default 1e-4 for a hidden size of 768, more for smaller students in proportion."""
+    """The highest rate; by default 1e-4 for a hidden size of 768, more for smaller students in proportion, and five
+    times that with --from-bert."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """auto: bf16 on a GPU and on a CPU with instructions for it, fp32 elsewhere."""
     save_every: str = "1epoch"
@@ -66,6 +77,14 @@ class Config:
     """Where to train."""
 
     def __post_init__(self) -> None:
+        if (self.teacher is None) == (self.from_bert is None):
+            raise ConfigError("give one of --teacher, a model to learn from, and --from-bert, a BERT to make smaller")
+        if self.from_bert is None and self.embedding_size is not None:
+            raise ConfigError(
+                f"embedding_size={self.embedding_size} is for --from-bert; others keep theirs: leave it out"
+            )
+        if self.from_bert is not None and self.student is not None:
+            raise ConfigError("--from-bert makes its own student; leave --student out, or give the BERT as --teacher")
         given = [name for name in ("epochs", "passes") if getattr(self, name) is not None]
         check_numbers(self, "batch_size", *given)
         if self.learning_rate is not None and not 0 < self.learning_rate < 1:
@@ -91,6 +110,8 @@ class Result:
     exits: list[tuple[float, float, float]] = field(default_factory=list)
     """Of an elastic classifier: how sure, the mean number of passes, and the share of texts that get the answer that
     all passes give, on the texts that were held out."""
+    score_before: float | None = None
+    """Of what was a BERT, before the first step."""
 
 
 def run(config: Config) -> int:
@@ -134,9 +155,12 @@ def _print(config: Config, found: Result) -> None:
     first, last = found.distance
     was, now = found.parameters
     print(
-        f"distance from the teacher (answers, and states as a share of their length, squared) {first:.3f} before, "
+        "distance from the teacher (answers, and states or vectors as a share of their length, squared) "
+        f"{first:.3f} before, "
         f"{last:.3f} after epoch {found.epoch}, the best"
     )
+    if found.score_before is not None:
+        print(f"{found.metric} before the first step {found.score_before:.4f}")
     if was != now:
         print(f"parameters {was:,} and {now:,}")
     for speed in SPEEDS if found.exits else ():

@@ -20,6 +20,7 @@ from litebert.errors import CheckpointError, ConfigError, DataError, LitebertErr
 from litebert.files import atomic_write, read_json, read_limited
 from litebert.tokenizer.pipelines import (
     FOLDED,
+    ROBERTA_SPECIALS,
     UNIGRAM_SPECIALS,
     WORDPIECE_SPECIALS,
     google_normalizer,
@@ -355,7 +356,7 @@ def _special_tokens(settings: dict[str, Any], pipeline: tokenizers.Tokenizer) ->
             named = named.get("content")
         if named is not None and not isinstance(named, str):
             raise CheckpointError(f"{role}_token={named!r} in tokenizer_config.json must be a string")
-        usual = [name[role] for name in (UNIGRAM_SPECIALS, WORDPIECE_SPECIALS)]
+        usual = [name[role] for name in (UNIGRAM_SPECIALS, WORDPIECE_SPECIALS, ROBERTA_SPECIALS)]
         specials[role] = named or next((name for name in usual if pipeline.token_to_id(name) is not None), usual[0])
     return specials
 
