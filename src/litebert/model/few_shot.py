@@ -28,6 +28,8 @@ RUNS = (2, 3, 4)
 LONGEST = 20
 """Characters of a token that are looked at."""
 RAREST = 1e-6
+GOLDEN = -7_046_029_254_386_353_131
+"""2⁶⁴ divided by the golden ratio, as a signed number: the high bits of products with it are spread evenly."""
 COMMON = 1e-3
 """A token this frequent counts half in a mean."""
 
@@ -121,12 +123,20 @@ class FewShotHead(nn.Module):
         with torch.autocast(means.device.type, enabled=False):
             rows = features_of(means - self.centre, *writing)
             own, pieces = rows.split([self.rows.shape[1], self.written], dim=1)
-            known = torch.sparse_coo_tensor(
-                torch.stack([self.owners, self.places]), self.values, (len(self.rows), self.written),
-                check_invariants=False, is_coalesced=True,
-            )  # fmt: skip
-            cosines = own @ self.rows.T + torch.sparse.mm(known, pieces.T).T
+            cosines = own @ self.rows.T + self._in_common(pieces)
             return likeness(cosines, self.bent) @ self.weights
+
+    def _in_common(self, pieces: Tensor) -> Tensor:  # (S, P) -> (S, N)
+        """Products with the pieces of the examples."""
+        if torch.compiler.is_exporting():  # a graph has no sparse matrices
+            products = pieces[:, self.places.long()] * self.values  # (S, K)
+            none = torch.zeros(pieces.shape[0], len(self.rows), device=pieces.device)
+            return none.scatter_add(1, self.owners.long().expand_as(products), products)
+        known = torch.sparse_coo_tensor(
+            torch.stack([self.owners, self.places]), self.values, (len(self.rows), self.written),
+            check_invariants=False, is_coalesced=True,
+        )  # fmt: skip
+        return torch.sparse.mm(known, pieces.T).T
 
     def read(self, encoder: Encoder, ids: Tensor, real: Tensor, type_ids: Tensor) -> list[Tensor]:
         """(S, M, H), and where they count tokens and characters, (S, places) each: what `forward` takes."""
@@ -156,7 +166,7 @@ def means_of(
 ) -> Tensor:  # (S, M, H)  # fmt: skip
     """The mean hidden states after each of these passes, in each of these views."""
     if not depths:
-        return torch.zeros(len(ids), 0, encoder.config.hidden_size, device=ids.device)
+        return torch.zeros(ids.shape[0], 0, encoder.config.hidden_size, device=ids.device)
     states = encoder.after_passes(depths, ids, real, type_ids)
     return torch.stack([_viewed(view, state, frequency[ids], real, type_ids) for state in states for view in views], 1)
 
@@ -190,14 +200,14 @@ def tokens_of(ids: Tensor, real: Tensor, frequency: Tensor) -> Tensor:  # (S, L)
     both = (surprise[:, :-1] + surprise[:, 1:]) / 2 * (real[:, :-1] & real[:, 1:])
     code, size = torch.cat([singles, pairs], 1), torch.cat([surprise, both], 1)
     sign = torch.where(code // PIECES % 2 == 0, 1.0, -1.0)
-    return torch.zeros(len(ids), PIECES, device=ids.device).scatter_add(1, code % PIECES, size * sign)
+    return torch.zeros(ids.shape[0], PIECES, device=ids.device).scatter_add(1, code % PIECES, size * sign)
 
 
 def letters_of(ids: Tensor, real: Tensor, spelling: Tensor, surprise: Tensor) -> Tensor:  # (S, L) -> (S, LETTERS)
     """Which runs of characters the tokens have, the rare ones larger: words that are spelled alike mean alike."""
     places = spelling[ids].long()  # (S, L, R)
     there = real[..., None].expand_as(places).float()
-    counts = torch.zeros(len(ids), LETTERS + 1, device=ids.device)
+    counts = torch.zeros(ids.shape[0], LETTERS + 1, device=ids.device)
     return counts.scatter_add(1, places.flatten(1), there.flatten(1))[:, :LETTERS] * surprise
 
 
@@ -205,14 +215,16 @@ def spelled(words: Sequence[str]) -> Tensor:  # (V, R)
     """At which place each run of 2 to 4 characters of each word stands, and LETTERS where there are no more."""
     words = [word[:LONGEST] for word in words]
     width = max(RUNS[-1], *map(len, words))
-    codes = torch.tensor([[*map(ord, word), *[0] * (width - len(word))] for word in words])
+    letters = "".join(word.ljust(width, "\0") for word in words).encode("utf-32-le")
+    codes = torch.frombuffer(bytearray(letters), dtype=torch.int32).view(-1, width).long()
     found = []
     for size in RUNS:
         runs = codes.unfold(1, size, 1)  # (V, width - size + 1, size)
         code = torch.full(runs.shape[:2], size)
         for place in range(size):
-            code = (code * 1_000_003 + runs[..., place] + 1) % 2_147_483_647
-        found.append(torch.where(runs[..., -1] > 0, code % LETTERS, LETTERS))
+            code = code * 1_000_003 + runs[..., place]
+        mixed = code * GOLDEN >> 64 - LETTERS.bit_length() & LETTERS - 1
+        found.append(torch.where(runs[..., -1] > 0, mixed, LETTERS))
     return torch.cat(found, 1).short()
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from litebert.errors import ConfigError, DataError
 from litebert.files import replacing, write_json
@@ -36,7 +36,6 @@ from litebert.predict.sides import (
     Sides,
     likeness_of,
     readable,
-    spelling_of,
     usual_ridge,
     with_half,
 )
@@ -226,7 +225,7 @@ def solved(
         evidence, familiar = _by_others(evidence, tuning), tuning.familiar
         factor = tuning.scale / solution.scale
         weights, levels = weights * factor, [level * factor for level in levels]
-    head = empty_head(base, sides, reader.pairs, count)
+    head = empty_head(base, sides, reader.pairs, count, spelling=reader.spelling)
     head.frequency.copy_(reader.frequency)
     if sides.characters:
         head.surprise.copy_(reader.surprise)
@@ -277,12 +276,13 @@ def shell(base: Model, adapters: DepthAdapters | None) -> Albert:
     return albert.requires_grad_(False).train(base.albert.training)
 
 
-def empty_head(base: Model, sides: Sides, pairs: bool, classes: int, examples: int = 0, kept: int = 0) -> FewShotHead:
+def empty_head(
+    base: Model, sides: Sides, pairs: bool, classes: int, examples: int = 0, kept: int = 0, *, spelling: Tensor
+) -> FewShotHead:
     shape, pieces = base.config, pieces_for(pairs) * sides.tokens
-    spelling = spelling_of(base) if sides.characters else None
     return FewShotHead(
         shape.hidden_size, shape.vocab_size, sides.depths, pieces, classes, sides.views, sides.bent, examples, kept,
-        spelling,
+        spelling if sides.characters else None,
     )  # fmt: skip
 
 

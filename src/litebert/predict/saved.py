@@ -18,7 +18,7 @@ from litebert.model.few_shot import View
 from litebert.predict.adapted import ADAPTERS, SETTINGS, TENSORS, Adapted, empty_head, fingerprint
 from litebert.predict.given import Evidence, Given, Tuning
 from litebert.predict.model import Model
-from litebert.predict.sides import Around
+from litebert.predict.sides import Around, spelling_of
 from litebert.tasks.few_shot import FewShot
 from litebert.tasks.text import TextInput
 
@@ -86,7 +86,7 @@ class Saved:
             )
             pairs = records[0].text_b is not None
             kept = len(tensors["rows"]), len(tensors["values"])
-            head = empty_head(base, evidence.sides, pairs, len(self.labels), *kept)
+            head = empty_head(base, evidence.sides, pairs, len(self.labels), *kept, spelling=spelling_of(base))
             head.load_state_dict(tensors)
             head.check()
             task = FewShot(self.labels, self.levels, self.familiar, pairs)

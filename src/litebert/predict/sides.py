@@ -128,8 +128,8 @@ class Reader:
         self._model, self._advance = model, advance
         self.pairs = records[0].text_b is not None
         self.frequency = frequency_of(model, [text for record in records for text in record.texts])
-        self._spelling = spelling_of(model)
-        self.surprise = surprise_of(self._spelling, self.frequency)
+        self.spelling = spelling_of(model)
+        self.surprise = surprise_of(self.spelling, self.frequency)
 
     def __call__(self, records: Sequence[TextInput]) -> Seen:
         found, owner = self._read(records, means_alone=False)
@@ -143,7 +143,7 @@ class Reader:
     def _read(self, records: Sequence[TextInput], means_alone: bool) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """What windows look like, by side, and to which text each belongs."""
         model = self._model
-        tables = self.frequency, self._spelling, self.surprise
+        tables = self.frequency, self.spelling, self.surprise
         reading = Reading(depths_of(model), self.pairs, *tables, means_alone)
         examples = reading.features(records, model.tokenizer, model.max_length)
         rows = model.score_examples(reading, examples, advance=self._advance)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from litebert.data.batches import Batch, Example
@@ -63,6 +64,15 @@ class FewShot(Classify):
     def scores(self, model: Albert, batch: Batch) -> Scores:
         head: Any = model.heads[self.head_name].to(batch.input_ids.device)  # the encoder may have moved without it
         return {"scores": head(*head.read(model.encoder, batch.input_ids, batch.real, batch.token_type_ids))}
+
+    def told(self, scores: Tensor) -> Scores:  # (S, C)
+        """For who reads an exported graph: what `answer` says of texts of one window."""
+        found = {"scores": scores, "probabilities": scores.softmax(1), "unknown": torch.zeros(scores.shape[0])}
+        if self.familiar:
+            here = (scores / torch.tensor(self.levels)).amax(1, keepdim=True)
+            as_strange = (torch.tensor(self.familiar) <= here).sum(1)
+            found["unknown"] = 1 - (1 + as_strange) / (1 + len(self.familiar))
+        return found
 
     def answer(self, record: TextInput, example: Example, scores: Scores) -> FewShotOutput:
         plain = super().answer(record, example, scores)
