@@ -196,8 +196,10 @@ def tokens_of(ids: Tensor, real: Tensor, frequency: Tensor) -> Tensor:  # (S, L)
     """Which tokens and pairs of neighbours there are, each at a place that its ids decide, the rare ones larger."""
     surprise = -frequency[ids].log() * real
     singles = (ids + 1) * 1_000_003 % 2_147_483_647
-    pairs = (singles[:, :-1] * 31 + ids[:, 1:] + 1) % 2_147_483_647
-    both = (surprise[:, :-1] + surprise[:, 1:]) / 2 * (real[:, :-1] & real[:, 1:])
+    # rolled, not cut: what is one column shorter would be no graph for texts of any length
+    pairs = (singles * 31 + ids.roll(-1, 1) + 1) % 2_147_483_647
+    not_last = torch.arange(ids.shape[1], device=ids.device) < ids.shape[1] - 1
+    both = (surprise + surprise.roll(-1, 1)) / 2 * (real & real.roll(-1, 1) & not_last)
     code, size = torch.cat([singles, pairs], 1), torch.cat([surprise, both], 1)
     sign = torch.where(code // PIECES % 2 == 0, 1.0, -1.0)
     return torch.zeros(ids.shape[0], PIECES, device=ids.device).scatter_add(1, code % PIECES, size * sign)
