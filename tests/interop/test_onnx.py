@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import torch
 
 import litebert
-from litebert.data.batches import Batch
+from litebert.data.batches import Batch, pad
 from litebert.errors import ConfigError
 from litebert.interop.onnx import Answers, Vectors, graph_of, program_of
 from litebert.interop.onnx_int8 import quantize_graph
 from litebert.model import Albert, AlbertConfig, pretraining_heads
 from litebert.model.config import Sharing
+from litebert.predict import Adapted, Model, adapt
 from litebert.predict.exported import by_session
 from litebert.recipes.export import distance
 from litebert.tasks import Mask
@@ -25,6 +27,8 @@ from litebert.tasks.classify import Classify
 from litebert.tasks.multilabel import Multilabel
 from litebert.tasks.regress import Regress
 from litebert.tasks.tag import Tag
+from tests.predict.test_given import pairs_that_say_the_same
+from tests.tuning.words import texts_of
 
 LONGEST = 64
 TASKS = {
@@ -170,3 +174,49 @@ def test_what_no_graph_can_say_is_told_with_a_remedy(monkeypatch: pytest.MonkeyP
     with pytest.raises(ConfigError, match="torch cannot write this model as a graph: a reason; use --give vectors"):
         graph_of(module, LONGEST)
     assert module.albert.encoder.backend == "auto"
+
+
+# --- adapted models: the graph holds the examples --------------------------------------------------------------------
+
+
+def adapted_to(model: Model, kind: str) -> tuple[Adapted, list[Any]]:
+    """And some questions."""
+    if kind == "pairs":
+        pairs, labels = pairs_that_say_the_same(20, 0)
+        return adapt(model, pairs, labels), pairs_that_say_the_same(6, 1)[0]
+    texts, labels = texts_of(100 if kind == "bent" else 40, 0)
+    return adapt(model, texts, labels), texts_of(6, 1)[0]
+
+
+@pytest.mark.parametrize("kind", ["few", "bent", "pairs"])
+def test_an_adapted_model_answers_the_same(model: Model, kind: str) -> None:
+    adapted, asked = adapted_to(model, kind)
+    assert (adapted.evidence.bent, adapted.evidence.characters) == (kind == "bent", kind != "pairs")
+    assert adapted.task is not None
+    graph = graph_of(Answers(adapted.albert, adapted.task), model.max_length)
+    session = session_of(graph)
+    asked += [asked[0][:3]] if kind != "pairs" else [("a", "b")]  # hardly any tokens
+    truth = adapted.predict(asked)
+    both = [[one] if isinstance(one, str) else list(one) for one in asked]
+    encoded = [model.tokenizer.encode([one[0]], [one[1]] if len(one) > 1 else None)[0] for one in both]
+    together = by_session(session, pad(encoded, model.tokenizer.pad_id))
+    for row, (encoding, answer) in enumerate(zip(encoded, truth, strict=True)):
+        alone = by_session(session, pad([encoding], model.tokenizer.pad_id))
+        for found in (alone, {name: values[row : row + 1] for name, values in together.items()}):
+            expected = [answer.probabilities[label] for label in adapted.labels]
+            np.testing.assert_allclose(found["probabilities"][0], expected, atol=1e-4)
+            assert found["scores"].argmax() == found["probabilities"].argmax()
+            assert found["unknown"][0] == pytest.approx(answer.unknown, abs=1.01 / (1 + len(adapted.given.records)))
+    assert len({round(float(value), 3) for value in together["unknown"]}) > 1
+
+
+def test_an_adapted_model_in_eight_bits(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("litebert.interop.onnx_int8.LARGE", 1 << 6)
+    adapted, asked = adapted_to(model, "few")
+    assert adapted.task is not None
+    graph = graph_of(Answers(adapted.albert, adapted.task), model.max_length)
+    quantize_graph(graph)
+    assert onnx.TensorProto.INT8 in {one.data_type for one in graph.graph.initializer}
+    found = by_session(session_of(graph), pad(model.tokenizer.encode(asked), model.tokenizer.pad_id))
+    expected = [[answer.probabilities[label] for label in adapted.labels] for answer in adapted.predict(asked)]
+    np.testing.assert_allclose(found["probabilities"], expected, atol=0.15)

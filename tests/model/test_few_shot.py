@@ -10,17 +10,22 @@ import torch
 from litebert.data.batches import pad
 from litebert.model.few_shot import (
     COMMON,
+    LETTERS,
     PIECES,
     SHARED,
     FewShotHead,
     View,
     features_of,
+    letters_of,
     likeness,
     means_of,
     pieces_of,
+    spelled,
+    surprise_of,
     tokens_of,
 )
 from litebert.predict import Model
+from litebert.predict.sides import spelling_of
 
 TEXTS = ["the rain in the north", "eggs", "butter and eggs for breakfast in the rain"]
 
@@ -63,6 +68,28 @@ def test_tokens_and_their_neighbours_are_told_apart_whatever_the_padding() -> No
     assert 0.5 < cosine < 0.7  # the same tokens in another order
 
 
+def test_words_that_are_spelled_alike_look_alike() -> None:
+    words = ["", " card", " cards", " rain", "a", " " + "x" * 50]
+    spelling, frequency = spelled(words), torch.tensor([0.05, 0.001, 0.001, 0.01, 0.1, 1e-5])
+    runs = (spelling < LETTERS).sum(1).tolist()
+    assert runs == [0, 4 + 3 + 2, 5 + 4 + 3, 4 + 3 + 2, 0, 19 + 18 + 17]
+    assert len(set(spelling[5].tolist())) == 6  # " x", " xx", " xxx", "xx", "xxx", "xxxx"
+    surprise = surprise_of(spelling, frequency)
+    torch.testing.assert_close(surprise[spelling[1, 0].long()], -torch.tensor(0.002).log())  # " c", in two of them
+    torch.testing.assert_close(surprise[spelling[3, 0].long()], -torch.tensor(0.01).log())
+    ids, real = torch.tensor([[1, 0], [2, 0], [3, 0], [4, 5]]), torch.tensor([[1, 1], [1, 0], [1, 0], [1, 0]]).bool()
+    found = letters_of(ids, real, spelling, surprise)
+    assert found.shape == (4, LETTERS)
+    assert found[3].norm() == 0  # one character, and padding
+    expected = torch.zeros(LETTERS)
+    for place in spelling[1][spelling[1] < LETTERS].long():
+        expected[place] += surprise[place]
+    torch.testing.assert_close(found[0], expected)
+    card, cards, rain = torch.nn.functional.normalize(found[:3], dim=1)
+    assert card @ cards > 0.7
+    assert card @ rain < 0.1
+
+
 def test_all_sides_have_the_same_say() -> None:
     means, tokens = torch.randn(3, 2, 8) * torch.tensor([1.0, 100.0])[:, None], torch.randn(3, PIECES)
     rows = features_of(means, tokens)
@@ -89,30 +116,35 @@ def test_a_pair_is_seen_as_a_whole_and_by_what_lies_between(model: Model) -> Non
 
 
 @pytest.mark.parametrize(
-    ("depths", "pieces", "views", "bent"),
-    [((1,), PIECES, ("whole",), True), ((1, 2), 0, ("whole",), False), ((), PIECES, ("whole",), False),
-     ((1,), SHARED, ("whole", "apart"), True)],
+    ("depths", "pieces", "views", "bent", "characters"),
+    [((1,), PIECES, ("whole",), True, True), ((1, 2), 0, ("whole",), False, False),
+     ((), PIECES, ("whole",), False, True), ((1,), PIECES, ("whole",), False, False),
+     ((1,), SHARED, ("whole", "apart"), True, False)],
 )  # fmt: skip
 @torch.no_grad()
 def test_a_head_reads_what_it_scores(
-    model: Model, depths: tuple[int, ...], pieces: int, views: tuple[View, ...], bent: bool
+    model: Model, depths: tuple[int, ...], pieces: int, views: tuple[View, ...], bent: bool, characters: bool
 ) -> None:
     config = model.config
-    head = FewShotHead(config.hidden_size, config.vocab_size, depths, pieces, 4, views, bent)
+    shape = config.hidden_size, config.vocab_size, depths, pieces, 4, views, bent
+    spelling = spelling_of(model) if characters else None
+    head = FewShotHead(*shape, spelling=spelling)
+    if spelling is not None:
+        head.surprise.copy_(surprise_of(spelling, head.frequency))
     head.centre.normal_(std=0.1)
     others = None if len(views) == 1 else TEXTS[1:] + TEXTS[:1]
     batch = pad(model.tokenizer.encode(TEXTS, others), model.tokenizer.pad_id)
-    means, tokens = head.read(model.encoder, batch.input_ids, batch.real, batch.token_type_ids)
-    rows, weights = features_of(means - head.centre, tokens), torch.randn(3, 4)
+    means, *writing = head.read(model.encoder, batch.input_ids, batch.real, batch.token_type_ids)
+    rows, weights = features_of(means - head.centre, *writing), torch.randn(3, 4)
     head.remember(rows, weights)
     head.check()
-    scores = head(means, tokens)
+    scores = head(means, *writing)
     alike = torch.expm1(rows @ rows.T) / (math.e - 1) if bent else rows @ rows.T
     torch.testing.assert_close(scores, alike @ weights, atol=1e-5, rtol=1e-5)
     assert len({round(value, 4) for value in scores[:, 0].tolist()}) == 3
-    again = FewShotHead(config.hidden_size, config.vocab_size, depths, pieces, 4, views, bent, 3, len(head.values))
+    again = FewShotHead(*shape, 3, len(head.values), spelling)
     again.load_state_dict(head.state_dict())
-    torch.testing.assert_close(again(means, tokens), scores, atol=0, rtol=0)
+    torch.testing.assert_close(again(means, *writing), scores, atol=0, rtol=0)
 
 
 def test_a_head_that_points_at_nothing_is_refused() -> None:
@@ -124,11 +156,12 @@ def test_a_head_that_points_at_nothing_is_refused() -> None:
         ("values", math.nan),
         ("weights", math.inf),
     ]
-    for name, value in [*wrong, ("frequency", 0.0), ("rows", 9.0)]:
-        head = FewShotHead(4, 10, (1,), PIECES, 3, examples=2, kept=5)
+    for name, value in [*wrong, ("frequency", 0.0), ("rows", 9.0), ("surprise", -1.0)]:
+        spelling = torch.zeros(10, 1, dtype=torch.int16) if name == "surprise" else None
+        head = FewShotHead(4, 10, (1,), PIECES, 3, examples=2, kept=5, spelling=spelling)
         head.check()
         getattr(head, name)[0] = value
-        with pytest.raises(ValueError, match="is not"):
+        with pytest.raises(ValueError, match=r"is not|is below"):
             head.check()
 
 

@@ -18,6 +18,8 @@ from safetensors.torch import load_file, save_file
 import litebert
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.predict import Adapted, Model, adapt
+from litebert.predict.adapted import solved
+from litebert.predict.given import Tuning
 from litebert.train.runtime import has_bfloat16
 
 FEW = {
@@ -239,6 +241,7 @@ def test_what_is_saved_is_small_and_answers_alike(adapted: Adapted, tmp_path: Pa
     assert isinstance(again, Adapted)
     assert again.predict(list(NEW)) == adapted.predict(list(NEW))
     assert again.evidence == adapted.evidence
+    assert again.evidence.characters
     assert sum(path.stat().st_size for path in (tmp_path / "few").iterdir()) < 500_000
     assert again.add_class("thanks", ["thank you", "many thanks"]).evidence.classes == 4
 
@@ -307,7 +310,7 @@ def test_other_weights_than_its_own_are_refused(model: Model, tmp_path: Path) ->
     "wrong",
     [{"labels": ["food", "food"]}, {"labels": [1, 2]}, {"levels": [1.0]}, {"levels": [0.0, 1.0]}, {"examples": []},
      {"familiar": None}, {"familiar": ["x"]}, {"evidence": {"depths": [99]}}, {"evidence": {"views": ["zzz"]}},
-     {"evidence": {"bent": 1}}],
+     {"evidence": {"bent": 1}}, {"evidence": {"characters": "yes"}}],
 )  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(model: Model, tmp_path: Path, wrong: dict[str, Any]) -> None:
     model.save(tmp_path / "base")
@@ -336,6 +339,22 @@ def test_damage_is_named(adapted: Adapted, tmp_path: Path, harm: str) -> None:
     settings.write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match=r"lacks labels; adapt again|is damaged \(.*\); adapt again"):
         litebert.load(tmp_path)
+
+
+def test_a_folder_from_before_characters_counted_answers_as_before(adapted: Adapted, tmp_path: Path) -> None:
+    """It says nothing of characters, and has none: made here of what the equation says without them."""
+    sides = replace(adapted.evidence.sides, depths=(2, 12), characters=False)
+    earlier = solved(adapted.base, adapted.given, tuning=Tuning("instant", sides, adapted.evidence.label_names, 1.0))
+    earlier = Adapted(adapted.base, earlier.task, earlier.albert.heads["few_shot"], adapted.given, earlier.evidence)  # type: ignore[arg-type]
+    earlier.save(tmp_path)
+    content = json.loads((tmp_path / "few_shot.json").read_text())
+    assert not content["evidence"].pop("characters")
+    (tmp_path / "few_shot.json").write_text(json.dumps(content))
+    assert "surprise" not in load_file(tmp_path / "few_shot.safetensors")
+    again = litebert.load(tmp_path)
+    assert isinstance(again, Adapted)
+    assert again.predict(list(NEW)) == earlier.predict(list(NEW))
+    assert again.add_class("thanks", ["thank you", "many thanks"]).evidence.characters
 
 
 def test_a_folder_of_an_earlier_version_says_so(adapted: Adapted, tmp_path: Path) -> None:

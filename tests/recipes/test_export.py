@@ -55,6 +55,30 @@ def test_a_pre_trained_model_gives_vectors_or_scores_of_the_vocabulary(
     assert "off from what torch gives by" in told
 
 
+def test_an_adapted_model_is_a_graph_too(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few, data = (write_csv(tmp_path / f"{seed}.csv", make_examples(24, seed=seed)) for seed in (3, 4))
+    adapted, out = tmp_path / "adapted", tmp_path / "onnx"
+    assert litebert("adapt", "--model", flow.pretrained, "--examples", few, "--out", adapted, "--budget", "0") == 0
+    capsys.readouterr()
+    assert litebert("export", "--model", adapted, "--test", data, "--out", out, "--json") == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["outputs"] == ["scores", "probabilities", "unknown"]
+    assert figures["off"] < 1e-4
+    assert figures["scores"][0] == figures["scores"][1] > 0.5
+    encoded = tokenizers.Tokenizer.from_file(str(out / "tokenizer.json")).encode("rain and thunder on the roof")
+    given = {"input_ids": encoded.ids, "attention_mask": encoded.attention_mask, "token_type_ids": encoded.type_ids}
+    session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
+    wanted = {one.name for one in session.get_inputs()}
+    found = session.run(["probabilities"], {name: np.array([some]) for name, some in given.items() if name in wanted})
+    names = json.loads((out / "config.json").read_text())["id2label"]
+    truth = load(adapted).predict(["rain and thunder on the roof"])[0]
+    told = {names[str(number)]: value for number, value in enumerate(found[0][0].tolist())}
+    assert told == pytest.approx(truth.probabilities, abs=1e-4)
+    assert litebert("predict", "--model", out, "--input", data) == 2
+    assert "holds a graph for other runtimes" in capsys.readouterr().err
+    assert litebert("export", "--model", adapted, "--format", "torch", "--out", tmp_path / "program") == 0
+
+
 def test_torchs_own_form(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ("--model", flow.classifier, "--format", "torch", "--json")
     assert litebert("export", *given, "--out", tmp_path / "out") == 0
@@ -66,12 +90,8 @@ def test_mistakes_are_told_and_nothing_is_written(
     flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = write_csv(tmp_path / "some.csv", make_examples(6, seed=3))
-    adapted = tmp_path / "adapted"
-    assert litebert("adapt", "--model", flow.pretrained, "--examples", data, "--out", adapted) == 0
-    capsys.readouterr()
     for flags, said in (
         (("--model", tmp_path / "none"), "no such folder"),
-        (("--model", adapted), "compares texts with its examples"),
         (("--model", flow.pretrained, "--test", data), "needs a model that was taught a task"),
         (("--model", flow.classifier, "--test", tmp_path / "none.csv"), "none.csv"),
         (("--model", flow.classifier, "--format", "torch", "--int8"), "--int8 is for ONNX"),

@@ -20,6 +20,7 @@ from litebert.model import Albert
 from litebert.model.sentences import SentenceMap, weighted_mean
 from litebert.tasks import Mask, Task
 from litebert.tasks.base import Scores
+from litebert.tasks.few_shot import FewShot
 
 if TYPE_CHECKING:
     import onnx
@@ -46,7 +47,8 @@ class Answers(nn.Module):
         if not isinstance(self.task, Mask):
             lengths = attention_mask.sum(1)
             batch = Batch(input_ids, attention_mask.bool(), token_type_ids, lengths=lengths)
-            return self.task.scores(self.albert, batch)
+            scores = self.task.scores(self.albert, batch)
+            return self.task.told(scores["scores"]) if isinstance(self.task, FewShot) else scores
         encoder, head = self.albert.encoder, self.albert.heads[self.task.head_name]
         return {"logits": head(encoder(input_ids, attention_mask, token_type_ids), encoder.word_embeddings.weight)}
 

@@ -13,24 +13,32 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 
-from litebert.errors import CheckpointError, ConfigError, DataError
-from litebert.files import read_json, replacing, write_json
+from litebert.errors import ConfigError, DataError
+from litebert.files import replacing, write_json
 from litebert.model import Albert
 from litebert.model.adapters import DepthAdapters
-from litebert.model.few_shot import FewShotHead, View
+from litebert.model.few_shot import FewShotHead
 from litebert.predict.given import Evidence, Given, Tuning
 from litebert.predict.model import Model
-from litebert.predict.sides import Around, Choice, Reader, Sides, likeness_of, readable, usual_ridge, with_half
+from litebert.predict.sides import (
+    Around,
+    Choice,
+    Reader,
+    Sides,
+    likeness_of,
+    readable,
+    usual_ridge,
+    with_half,
+)
 from litebert.tasks.evidence import Solution, solve
 from litebert.tasks.few_shot import FewShot, familiarity, levels_of, pieces_for
 from litebert.tasks.text import TextInput
@@ -112,7 +120,7 @@ class Adapted(Model):
         home = path.resolve() if whole else self.source
         write_json(path / SETTINGS, {
             "model": {"folder": _way(home, path)} if isinstance(home, Path) else {"name": home},
-            "encoder": _fingerprint(self.base), "labels": task.labels, "levels": task.levels,
+            "encoder": fingerprint(self.base), "labels": task.labels, "levels": task.levels,
             "familiar": task.familiar, "evidence": asdict(self.evidence), "label_names": self.given.label_names,
             "tuning": self.tuning and asdict(self.tuning), "around": self.given.around.count,
             "examples": [[*record.texts, record.label] for record in self.given.records],
@@ -121,111 +129,6 @@ class Adapted(Model):
 
 def _way(home: Path, path: Path) -> str:
     return os.path.relpath(home, path.resolve())
-
-
-@dataclass(frozen=True)
-class Saved:
-    """What `Adapted.save` wrote."""
-
-    path: Path
-    model: dict[str, str]
-    """A `name`, or a `folder` from here."""
-    encoder: str
-    labels: list[str]
-    levels: list[float]
-    familiar: list[float]
-    evidence: dict[str, Any]
-    label_names: bool | None
-    tuning: dict[str, Any] | None
-    around: int
-    examples: list[list[str]]
-    """A text or a pair, and its label."""
-
-    @staticmethod
-    def is_at(path: Path) -> bool:
-        return (path / SETTINGS).is_file()
-
-    @classmethod
-    def read(cls, path: Path) -> Saved:
-        given = read_json(path / SETTINGS)
-        wanted = [field.name for field in fields(cls) if field.name != "path"]
-        if missing := [name for name in wanted if name not in given]:
-            raise CheckpointError(f"{path / SETTINGS}: lacks {', '.join(missing)}; adapt again")
-        return cls(path, **{name: given[name] for name in wanted})
-
-    @property
-    def is_whole(self) -> bool:
-        """Is the tuned model in the same folder?"""
-        return self.model.get("folder") == "."
-
-    @property
-    def base(self) -> str | Path:
-        folder, name = self.model.get("folder"), self.model.get("name")
-        return self.path.resolve() / folder if folder is not None else str(name)
-
-    def on(self, base: Model) -> Adapted:
-        if isinstance(base, Adapted) or _fingerprint(base) != self.encoder:
-            raise CheckpointError(
-                f"{self.path}: was made from {self.base}, which has other weights now; adapt again to the same examples"
-            )
-        try:
-            evidence = Evidence(**_tuples(self.evidence))
-            self._check(evidence, base.config.num_hidden_layers)
-            tuning = None if self.tuning is None else Tuning(
-                **_tuples(self.tuning) | {"sides": evidence.sides})  # fmt: skip
-            tensors = safetensors.torch.load_file(self.path / TENSORS)
-            if "rows" not in tensors:
-                raise CheckpointError(
-                    f"{self.path}: was saved by an earlier litebert; adapt again to the same examples"
-                )
-            around = Around(self.around, tensors.pop("around").numpy())
-            learned = {name: tensors.pop(name) for name in list(tensors) if name.startswith(ADAPTERS)}
-            adapters = _adapters_of({name.removeprefix(ADAPTERS): value for name, value in learned.items()})
-            records = tuple(
-                TextInput(text, other[0] if other else None, label) for text, *other, label in self.examples
-            )
-            pairs = records[0].text_b is not None
-            kept = len(tensors["rows"]), len(tensors["values"])
-            head = _empty_head(base, evidence.sides, pairs, len(self.labels), *kept)
-            head.load_state_dict(tensors)
-            head.check()
-            task = FewShot(self.labels, self.levels, self.familiar, pairs)
-        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OSError, SafetensorError) as error:
-            problem = str(error).splitlines()[0]
-            raise CheckpointError(f"{self.path}: is damaged ({problem}); adapt again") from error
-        return Adapted(base, task, head, Given(records, self.label_names, around), evidence, tuning, adapters)
-
-    def _check(self, evidence: Evidence, passes: int) -> None:
-        """What is not caught by putting it together."""
-        if not set(evidence.depths) <= set(range(1, passes + 1)) or not set(evidence.views) <= set(get_args(View)):
-            raise ValueError(f"depths {evidence.depths}, views {evidence.views}")
-        if not isinstance(evidence.bent, bool):
-            raise ValueError(f"bent {evidence.bent}")
-        if not all(isinstance(label, str) for label in self.labels) or len(set(self.labels)) < len(self.labels):
-            raise ValueError("labels must be different names")
-        levels = np.asarray(self.levels, dtype=float)
-        if levels.shape != (len(self.labels),) or not (np.isfinite(levels) & (levels > 0)).all():
-            raise ValueError("levels must be one above 0 for each label")
-        if not np.isfinite(np.asarray(self.familiar, dtype=float)).all() or not self.examples:
-            raise ValueError("familiar must be numbers, and there must be examples")
-
-
-def _tuples(settings: dict[str, Any]) -> dict[str, Any]:
-    """JSON has lists where our records have tuples."""
-    return {name: _tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
-
-
-def _tuple(values: list[Any]) -> tuple[Any, ...]:
-    return tuple(tuple(value) if isinstance(value, list) else value for value in values)
-
-
-def _adapters_of(tensors: dict[str, torch.Tensor]) -> DepthAdapters | None:
-    if not tensors:
-        return None
-    passes, _, rank, hidden_size = tensors["down"].shape
-    found = DepthAdapters(passes, hidden_size, rank)
-    found.load_state_dict(tensors)
-    return found
 
 
 def adapt(
@@ -293,7 +196,7 @@ def solved(
     wanted = False if task.pairs else given.label_names if tuning is None else tuning.label_names
     names = readable(task.labels, wanted)
     seen = reader([*records, *(TextInput(name) for name in names.values())])
-    around = given.around.with_more(reader(more, tokens=False).means) if more else given.around
+    around = given.around.with_more(reader.means(more)) if more else given.around
     # names are in it too: a centre that knows only examples lies nearer to the one left out than to the names
     centre = around.centre(seen.means)
     named = np.array(list(names), dtype=int)
@@ -315,15 +218,17 @@ def solved(
         with_half(alike, owners, len(records), usual_ridge(sides.bent)) if told is not None else None,
         sides.depths, sides.tokens, use_names, solution.ridge, time.perf_counter() - began,
         _mistakes(records, task, told, solution), given.remarks, sides.views, bent=sides.bent,
-        asked=sum(size for size in np.bincount(classes).tolist() if size > 1),
+        asked=sum(size for size in np.bincount(classes).tolist() if size > 1), characters=sides.characters,
     )  # fmt: skip
     weights = solution.weights
     if tuning is not None:
         evidence, familiar = _by_others(evidence, tuning), tuning.familiar
         factor = tuning.scale / solution.scale
         weights, levels = weights * factor, [level * factor for level in levels]
-    head = _empty_head(base, sides, reader.pairs, count)
+    head = empty_head(base, sides, reader.pairs, count, spelling=reader.spelling)
     head.frequency.copy_(reader.frequency)
+    if sides.characters:
+        head.surprise.copy_(reader.surprise)
     head.centre.copy_(torch.from_numpy(centre[seen.places(sides)]))
     head.remember(torch.from_numpy(rows), torch.from_numpy(weights).float())
     kept = Given(records, given.label_names, around)
@@ -371,11 +276,14 @@ def shell(base: Model, adapters: DepthAdapters | None) -> Albert:
     return albert.requires_grad_(False).train(base.albert.training)
 
 
-def _empty_head(base: Model, sides: Sides, pairs: bool, classes: int, examples: int = 0, kept: int = 0) -> FewShotHead:
+def empty_head(
+    base: Model, sides: Sides, pairs: bool, classes: int, examples: int = 0, kept: int = 0, *, spelling: Tensor
+) -> FewShotHead:
     shape, pieces = base.config, pieces_for(pairs) * sides.tokens
     return FewShotHead(
-        shape.hidden_size, shape.vocab_size, sides.depths, pieces, classes, sides.views, sides.bent, examples, kept
-    )
+        shape.hidden_size, shape.vocab_size, sides.depths, pieces, classes, sides.views, sides.bent, examples, kept,
+        spelling if sides.characters else None,
+    )  # fmt: skip
 
 
 def _accuracy(told: np.ndarray | None, classes: np.ndarray) -> float | None:
@@ -392,7 +300,7 @@ def _mistakes(
     return tuple((records[number].shown, records[number].label, task.labels[told[number]]) for number in wrong[:SHOWN])
 
 
-def _fingerprint(model: Model) -> str:
+def fingerprint(model: Model) -> str:
     """Of the encoder's weights."""
     found = hashlib.sha256()
     for name, value in sorted(model.encoder.state_dict().items()):

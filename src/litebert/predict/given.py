@@ -54,11 +54,13 @@ class Evidence:
     """Examples that the accuracy is about."""
     bent: bool = False
     """Does an example that is nearly equal count for more than in proportion?"""
+    characters: bool = False
+    """Do runs of characters count too?"""
 
     @property
     def sides(self) -> Sides:
         """From where texts are looked at."""
-        return Sides(self.depths, self.tokens, self.views, self.bent)
+        return Sides(self.depths, self.tokens, self.views, self.bent, self.characters)
 
     @property
     def margin(self) -> float | None:

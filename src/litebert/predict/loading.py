@@ -11,8 +11,9 @@ from litebert import builtin
 from litebert.errors import CheckpointError, ConfigError
 from litebert.interop.huggingface import load_folder
 from litebert.model.int8 import has_int8, use_int8
-from litebert.predict.adapted import Adapted, Saved
+from litebert.predict.adapted import Adapted
 from litebert.predict.model import Model
+from litebert.predict.saved import Saved
 
 Engine = Literal["auto", "torch", "bf16", "int8"]
 

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from litebert.errors import ConfigError
-from litebert.model.few_shot import View, features_of, likeness
+from litebert.model.few_shot import View, features_of, likeness, spelled, surprise_of
 from litebert.predict.model import Model
 from litebert.tasks.evidence import USUAL_RIDGE, Solution, halves, solve
 from litebert.tasks.few_shot import Reading, views_of
 from litebert.tasks.text import TextInput
 
 BETTER = 0.98
-"""The loss of other sides than the usual ones must be below this share of theirs."""
+"""The loss of something else than the usual must be below this share of its loss."""
 SPECIAL = 0.05
 """How frequent [CLS] and its like are taken to be."""
 CLEAR = 500
@@ -37,7 +37,7 @@ HALVINGS = 8
 
 @dataclass(frozen=True)
 class Sides:
-    """From where a text is looked at: after some passes, and its tokens as they stand."""
+    """From where a text is looked at: after some passes, and its tokens and characters as they stand."""
 
     depths: tuple[int, ...]
     tokens: bool
@@ -45,6 +45,7 @@ class Sides:
     views: tuple[View, ...] = ("whole",)
     bent: bool = False
     """Does what is nearly equal count for more than in proportion? See `likeness`."""
+    characters: bool = False
 
     @property
     def means(self) -> list[tuple[int, View]]:
@@ -55,10 +56,14 @@ def candidates(layers: int, pairs: bool = False) -> list[Sides]:
     """The usual ones first."""
     early, middle = max(1, layers // 6), max(1, layers // 3)
     depths = [(early, layers), (middle, layers), (early,), (middle,), (layers,)]
+    depths = depths if pairs else [(early, middle), *depths]
     unique = list(dict.fromkeys(tuple(sorted(set(some))) for some in depths))
     views = dict.fromkeys([views_of(pairs), views_of(pairs)[-1:], views_of(pairs)[:1]])
-    found = [Sides(some, tokens, view) for view in views for tokens in (True, False) for some in unique]
-    return [*found, Sides((), True, views_of(pairs))]
+    found = [
+        Sides(some, written, view, characters=written and not pairs)
+        for view in views for written in (True, False) for some in unique
+    ]  # fmt: skip
+    return [*found, Sides((), True, views_of(pairs), characters=not pairs)]
 
 
 @dataclass(frozen=True)
@@ -89,17 +94,21 @@ class Seen:
     all: Sides
     means: np.ndarray
     """(W, M, H)."""
-    tokens: np.ndarray | None
-    """(W, P)."""
+    tokens: np.ndarray
+    """(W, places)."""
     owner: np.ndarray
     """(W,) which text a window belongs to."""
+    letters: np.ndarray | None = None
+    """(W, places) runs of characters; not of pairs."""
 
     def from_sides(self, sides: Sides, centre: np.ndarray) -> np.ndarray:  # (N, F)
         """The mean of the windows of each text. Its scores will be the mean of the windows' scores: the same, or where
         likeness is bent nearly the same."""
         means = torch.from_numpy((self.means - centre)[:, self.places(sides)])
-        tokens = torch.from_numpy(self.tokens) if sides.tokens and self.tokens is not None else None
-        rows = features_of(means, tokens).numpy()
+        writing = [self.tokens] * sides.tokens + (
+            [self.letters] if sides.characters and self.letters is not None else []
+        )
+        rows = features_of(means, *map(torch.from_numpy, writing)).numpy()
         counts = np.bincount(self.owner)
         if (counts == 1).all():
             return rows
@@ -119,17 +128,27 @@ class Reader:
         self._model, self._advance = model, advance
         self.pairs = records[0].text_b is not None
         self.frequency = frequency_of(model, [text for record in records for text in record.texts])
+        self.spelling = spelling_of(model)
+        self.surprise = surprise_of(self.spelling, self.frequency)
 
-    def __call__(self, records: Sequence[TextInput], tokens: bool = True) -> Seen:
-        model, depths = self._model, depths_of(self._model)
-        reading = Reading(depths, self.pairs, self.frequency, tokens)
+    def __call__(self, records: Sequence[TextInput]) -> Seen:
+        found, owner = self._read(records, means_alone=False)
+        everything = Sides(depths_of(self._model), True, views_of(self.pairs), characters=not self.pairs)
+        return Seen(everything, found["means"], found["tokens"], owner, found.get("letters"))
+
+    def means(self, records: Sequence[TextInput]) -> np.ndarray:  # (W, M, H)
+        """Of texts of which the writing says nothing."""
+        return self._read(records, means_alone=True)[0]["means"]
+
+    def _read(self, records: Sequence[TextInput], means_alone: bool) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """What windows look like, by side, and to which text each belongs."""
+        model = self._model
+        tables = self.frequency, self.spelling, self.surprise
+        reading = Reading(depths_of(model), self.pairs, *tables, means_alone)
         examples = reading.features(records, model.tokenizer, model.max_length)
         rows = model.score_examples(reading, examples, advance=self._advance)
-        return Seen(
-            Sides(depths, tokens, reading.views), torch.cat([row["means"] for row in rows]).numpy(),
-            torch.cat([row["tokens"] for row in rows]).numpy() if tokens else None,
-            np.repeat(np.arange(len(rows)), [len(row["means"]) for row in rows]),
-        )  # fmt: skip
+        found = {name: torch.cat([row[name] for row in rows]).numpy() for name in rows[0]}
+        return found, np.repeat(np.arange(len(rows)), [len(row["means"]) for row in rows])
 
 
 def readable(labels: Sequence[str], wanted: bool | None) -> dict[int, str]:
@@ -165,6 +184,17 @@ def frequency_of(model: Model, texts: Sequence[str]) -> Tensor:  # (V,)
     return torch.from_numpy(np.clip(found, 1e-6, SPECIAL)).float()
 
 
+def spelling_of(model: Model) -> Tensor:  # (V, R)
+    """The runs of characters in each token, with a space where a word begins."""
+    tokenizer, size = model.tokenizer, model.config.vocab_size
+    tokens = tokenizer.vocabulary()
+    marked = any(token.startswith("▁") for token in tokens)  # else what continues a word is: ##
+    words = [token.replace("▁", " ") if marked else f" {token}".removeprefix(" ##") for token in tokens]
+    for number in (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, tokenizer.mask_id, tokenizer.unk_id):
+        words[number] = ""
+    return spelled([*words, *[""] * (size - len(words))])
+
+
 class Choice:
     """From which sides examples that are left out are told best, and whether names of classes help."""
 
@@ -178,9 +208,11 @@ class Choice:
         self._cosines = {one: rows @ rows.T for one, rows in alone.items()}
         pairs = "apart" in seen.all.views
         sides = candidates(max(seen.all.depths), pairs)[: 1 if len(classes) > CLEAR else None]
-        sides += [replace(one, bent=True) for one in sides if len(classes) > BENDING]
-        with_names = [False, True] if self._named and not forced else [self._named]
+        if len(classes) > BENDING:
+            sides = [*(replace(one, bent=True) for one in sides), *sides]
+        with_names = [True, False] if self._named and not forced else [self._named]
         self._possible = [(one, use_names) for one in sides for use_names in with_names]
+        """The usual first."""
 
     def made_with(self, kept: np.ndarray) -> tuple[Sides, bool]:
         """By these examples alone."""
@@ -225,14 +257,15 @@ class Choice:
 
 
 def _best(losses: np.ndarray) -> np.ndarray:  # (choices, M) -> (M,)
-    """The lowest, but the first where that is hardly worse."""
-    best = losses.argmin(0)
-    return np.where(losses.min(0) < BETTER * losses[0], best, 0)
+    """The first of those that are hardly worse than the lowest."""
+    found: np.ndarray = (BETTER * losses <= losses.min(0)).argmax(0)
+    return found
 
 
 def _single(sides: Sides) -> list[Sides]:
     """One by one."""
-    return [Sides((depth,), False, (view,)) for depth, view in sides.means] + [Sides((), True)] * sides.tokens
+    found = [Sides((depth,), False, (view,)) for depth, view in sides.means] + [Sides((), True)] * sides.tokens
+    return found + [Sides((), False, characters=True)] * sides.characters
 
 
 def usual_ridge(bent: bool) -> float:

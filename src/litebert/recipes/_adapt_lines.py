@@ -44,6 +44,7 @@ def lines_of(evidence: Evidence) -> Iterator[str]:
     passes = " and ".join(map(str, evidence.depths))
     views = {"whole": f"hidden states after {passes} passes", "apart": f"how far two lie apart after {passes} passes"}
     looked = [views[view] for view in evidence.views if passes] + ["their tokens"] * evidence.tokens
+    looked += ["their characters"] * evidence.characters
     looked += ["the names of the classes"] * evidence.label_names + ["near examples above all"] * evidence.bent
     yield f"what tells them apart best: {', '.join(looked)}"
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from litebert.data.batches import Batch, Example
 from litebert.model import Albert
-from litebert.model.few_shot import PIECES, SHARED, View, means_of, pieces_of
+from litebert.model.few_shot import PIECES, SHARED, View, letters_of, means_of, pieces_of
 from litebert.tasks.base import Scores
 from litebert.tasks.classify import Classify, ClassifyOutput
 from litebert.tasks.text import TextInput
@@ -64,6 +65,15 @@ class FewShot(Classify):
         head: Any = model.heads[self.head_name].to(batch.input_ids.device)  # the encoder may have moved without it
         return {"scores": head(*head.read(model.encoder, batch.input_ids, batch.real, batch.token_type_ids))}
 
+    def told(self, scores: Tensor) -> Scores:  # (S, C)
+        """For who reads an exported graph: what `answer` says of texts of one window."""
+        found = {"scores": scores, "probabilities": scores.softmax(1), "unknown": torch.zeros(scores.shape[0])}
+        if self.familiar:
+            here = (scores / torch.tensor(self.levels)).amax(1, keepdim=True)
+            as_strange = (torch.tensor(self.familiar) <= here).sum(1)
+            found["unknown"] = 1 - (1 + as_strange) / (1 + len(self.familiar))
+        return found
+
     def answer(self, record: TextInput, example: Example, scores: Scores) -> FewShotOutput:
         plain = super().answer(record, example, scores)
         likely = 1.0
@@ -94,18 +104,30 @@ def levels_of(scores: np.ndarray, truth: np.ndarray, sizes: np.ndarray) -> list[
 class Reading(FewShot):
     """Reads texts for `FewShot` from all sides, before anybody knows which of them matter."""
 
-    def __init__(self, depths: Sequence[int], pairs: bool, frequency: Tensor, tokens: bool) -> None:
+    def __init__(
+        self,
+        depths: Sequence[int],
+        pairs: bool,
+        frequency: Tensor,
+        spelling: Tensor,
+        surprise: Tensor,
+        means_alone: bool,
+    ) -> None:
+        """`spelling` and `surprise` of runs of characters: see `model/few_shot.py`."""
         super().__init__(["no", "class"], pairs=pairs)
-        self.depths, self.views, self.frequency, self.tokens = depths, views_of(pairs), frequency, tokens
-        self.pieces = pieces_for(pairs)
+        self.depths, self.views, self.pieces = depths, views_of(pairs), pieces_for(pairs)
+        self.frequency, self.spelling, self.surprise, self.means_alone = frequency, spelling, surprise, means_alone
 
     def scores(self, model: Albert, batch: Batch) -> Scores:
         given = batch.input_ids, batch.real
-        frequency = self.frequency.to(batch.input_ids.device)
-        means = means_of(model.encoder, self.depths, self.views, frequency, *given, batch.token_type_ids)
-        if not self.tokens:
-            return {"means": means}
-        return {"means": means, "tokens": pieces_of(*given, batch.token_type_ids, frequency, self.pieces)}
+        tables = self.frequency, self.spelling, self.surprise
+        frequency, spelling, surprise = (table.to(batch.input_ids.device) for table in tables)
+        found = {"means": means_of(model.encoder, self.depths, self.views, frequency, *given, batch.token_type_ids)}
+        if not self.means_alone:
+            found["tokens"] = pieces_of(*given, batch.token_type_ids, frequency, self.pieces)
+        if not self.means_alone and not self.pairs:
+            found["letters"] = letters_of(*given, spelling, surprise)
+        return found
 
 
 def views_of(pairs: bool) -> tuple[View, ...]:

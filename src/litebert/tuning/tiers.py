@@ -24,7 +24,7 @@ from litebert.predict import Adapted, Model
 from litebert.predict import adapt as adapt_instantly
 from litebert.predict.adapted import MOST_UNLABELLED, SHOWN, evenly, solved
 from litebert.predict.given import Evidence, Given, Tier, Tuning
-from litebert.predict.sides import Around, Sides, readable
+from litebert.predict.sides import Around, readable
 from litebert.tasks.evidence import best_scale, halves, losses_of
 from litebert.tasks.few_shot import familiarity
 from litebert.tasks.text import TextInput
@@ -219,7 +219,7 @@ class _Contest:
         model, adapters = tune(self.base, records, owners, tier, hooks=[lambda step: self.stepped()])
         depths = tuple(sorted({*before.depths, self.base.config.num_hidden_layers}))
         views: tuple[View, ...] = tuple(dict.fromkeys(("whole", *before.views)))  # what was tuned must be seen
-        tuning = Tuning(tier, Sides(depths, before.tokens, views, before.bent), before.label_names, before.ridge)
+        tuning = Tuning(tier, replace(before.sides, depths=depths, views=views), before.label_names, before.ridge)
         if asked is not None:
             tuning = replace(
                 tuning, scale=asked.scale, familiar=tuple(asked.familiar.tolist()), accuracy=asked.accuracy,
