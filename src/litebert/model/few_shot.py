@@ -96,6 +96,11 @@ class FewShotHead(nn.Module):
 
     def forward(self, means: Tensor, tokens: Tensor | None) -> Tensor:  # (S, M, H), (S, P) -> (S, C)
         with torch.autocast(means.device.type, enabled=False):
+            return self.alike(means, tokens) @ self.weights
+
+    def alike(self, means: Tensor, tokens: Tensor | None) -> Tensor:  # (S, M, H), (S, P) -> (S, N)
+        """How alike each of the examples is."""
+        with torch.autocast(means.device.type, enabled=False):
             rows = features_of(means - self.centre, tokens if self.pieces else None)
             own, pieces = rows.split([self.rows.shape[1], self.pieces], dim=1)
             known = torch.sparse_coo_tensor(
@@ -103,7 +108,7 @@ class FewShotHead(nn.Module):
                 check_invariants=False, is_coalesced=True,
             )  # fmt: skip
             cosines = own @ self.rows.T + torch.sparse.mm(known, pieces.T).T
-            return likeness(cosines, self.bent) @ self.weights
+            return likeness(cosines, self.bent)
 
     def read(self, encoder: Encoder, ids: Tensor, real: Tensor, type_ids: Tensor) -> tuple[Tensor, Tensor | None]:
         """(S, M, H) and (S, P): what `forward` takes."""

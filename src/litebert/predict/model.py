@@ -119,11 +119,15 @@ class Model:
         if isinstance(texts, str):
             raise DataError("embed takes a list; wrap a single text: embed([text])")
         encodings = self.tokenizer.encode(texts, max_length=self.max_length)
-        vectors = np.zeros((len(encodings), self.config.hidden_size), dtype=np.float32)
+        return self.embed_examples([Example([encoding]) for encoding in encodings], batch_size)
+
+    def embed_examples(self, examples: Sequence[Example], batch_size: int | None = None) -> np.ndarray:
+        """`embed` for texts as the model reads them."""
+        vectors = np.zeros((len(examples), self.config.hidden_size), dtype=np.float32)
         tokens = None if self.after is None else self.after.tokens
         counts = None if tokens is None else torch.from_numpy(tokens).to(self.device)
         with self._answering(), torch.inference_mode():
-            batches = self._batches([Example([encoding]) for encoding in encodings], batch_size)
+            batches = self._batches(examples, batch_size)
             begun = ((indices, _sent({"mean": _mean_of(self.encoder, batch, counts)})) for indices, batch in batches)
             for indices, arrived in _one_behind(begun):
                 vectors[indices] = arrived()["mean"].numpy()
