@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -74,7 +74,7 @@ def _computes_alike(model: Model, other: Model) -> bool:
     if (model.int8, model.answers_in_int8) != (other.int8, other.answers_in_int8):
         return False
     # which counts when it learns
-    dropout = {field.name: 0.0 for field in fields(model.config) if field.name.endswith("dropout_prob")}
+    dropout: dict[str, Any] = {field.name: 0.0 for field in fields(model.config) if field.name.endswith("dropout_prob")}
     if replace(model.config, **dropout) != replace(other.config, **dropout):
         return False
     ours, theirs = model.encoder.state_dict(), other.encoder.state_dict()

@@ -10,7 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
@@ -20,6 +20,7 @@ from litebert.serve import endpoints, job_endpoints, schema
 from litebert.serve.batcher import Full
 from litebert.serve.gate import Access, Gate, State
 from litebert.serve.limits import Limits, Refused
+from litebert.serve.metrics import Metrics
 from litebert.serve.service import Service
 
 PAGE = Path(__file__).parent / "page"
@@ -34,11 +35,13 @@ SWAGGER_START = 'SwaggerUIBundle({url: "/openapi.json", dom_id: "#swagger-ui", d
 def build(make_service: Callable[[], Service], limits: Limits, access: Access, state: State | None = None) -> Gate:
     """What uvicorn serves. The service is made when the event loop runs."""
     state = state or State()
+    metrics = Metrics(state)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.service = service = make_service()
         service.engine.batcher.start()
+        metrics.watch(service)
         state.retry_after_s = service.engine.batcher.retry_after_s
         state.ready = True
         yield
@@ -53,7 +56,7 @@ def build(make_service: Callable[[], Service], limits: Limits, access: Access, s
         redoc_url=None, responses=failures,
     )  # fmt: skip
     _add_errors(app)
-    _add_status(app, state)
+    _add_status(app, state, metrics)
     app.include_router(endpoints.router)
     app.include_router(job_endpoints.router)
     _add_pages(app)
@@ -89,7 +92,7 @@ def _told(refused: Refused) -> JSONResponse:
     return JSONResponse(refused.body(), refused.status, after)
 
 
-def _add_status(app: FastAPI, state: State) -> None:
+def _add_status(app: FastAPI, state: State, metrics: Metrics) -> None:
     @app.get("/health", tags=["status"])
     async def health() -> dict[str, str]:
         """The process lives."""
@@ -101,6 +104,13 @@ def _add_status(app: FastAPI, state: State) -> None:
         able = state.ready and not state.draining
         response.status_code = 200 if able else 503
         return {"ready": able}
+
+    @app.get("/metrics", response_class=PlainTextResponse, tags=["status"])
+    async def figures(request: Request) -> Response:
+        """For Prometheus."""
+        service = request.app.state.service
+        text = await service.engine.aside(metrics.text, service)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/v1/models", response_model=schema.Answer, tags=["OpenAI"])
     async def models(request: Request) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from litebert.predict import Model
 from litebert.serve import schema
 from litebert.serve.inside import MOST_TOKENS, look_inside
-from litebert.serve.limits import Refused, check_texts
+from litebert.serve.limits import Refused, check_count, check_lengths, check_texts
 from litebert.serve.registry import Served, dimensions_of
 from litebert.serve.service import Service
 from litebert.tasks import Classify, Regress
@@ -37,9 +37,7 @@ async def predict(model: str, given: schema.PredictRequest, request: Request) ->
     """What `litebert predict` answers, for every task."""
     service = service_of(request)
     check_inputs(service, given.inputs)
-    served = service.find(model)
-    if served.task is None:
-        raise Refused(400, f"model={model!r} is a bare encoder and answers nothing yet; teach it", param="model")
+    served = await service.find(model)
     answers = await service.engine.answers(served.model, given.inputs, given.passes, given.top)
     return await as_json(service, {"model": served.name, "task": served.task, "answers": answers})
 
@@ -77,7 +75,7 @@ async def tag(given: schema.TextsRequest, request: Request) -> Response:
 async def classify(given: schema.TextsRequest, request: Request) -> Response:
     """The class of texts, their labels, or their number, as the model was taught."""
     service = service_of(request)
-    taught = service.find(given.model) if given.model else None
+    taught = await service.find(given.model) if given.model else None
     if taught is None or taught.task not in CLASSIFIERS:
         taught = service.registry.for_task(given.model, "classify", CLASSIFIERS)
     return await _for_texts(service, taught, given.all_texts)
@@ -144,7 +142,7 @@ async def inside(given: schema.InsideRequest, request: Request) -> Response:
     service = service_of(request)
     check_texts([given.text], service.limits, "text")
     if given.model is not None:
-        served = service.find(given.model)
+        served = await service.find(given.model)
     else:
         served = service.registry.for_vectors(None)
     work = MOST_TOKENS * served.model.passes // 2
@@ -154,10 +152,8 @@ async def inside(given: schema.InsideRequest, request: Request) -> Response:
 
 def check_inputs(service: Service, inputs: list[Any]) -> None:
     """Of any task: what they hold as text must not be too long."""
-    texts = [text for item in inputs for text in _strings(item)]
-    check_texts(["", *(str(len(inputs)) for _ in inputs)][1:], service.limits, "inputs")
-    if texts:
-        check_texts(texts, service.limits, "inputs", most=max(len(texts), 1))
+    check_count(inputs, service.limits, "inputs")
+    check_lengths([text for item in inputs for text in _strings(item)], service.limits, "inputs")
 
 
 def _strings(item: Any) -> list[str]:

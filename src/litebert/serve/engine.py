@@ -1,5 +1,4 @@
-"""From what a request asks to its answer: read in a thread of a pool, computed in batches with others, told in the pool.
-"""
+"""From a request to its answer: read in a thread of a pool, computed in batches with others, told in the pool."""
 
 from __future__ import annotations
 
@@ -102,30 +101,29 @@ class Engine:
         return np.stack(rows), sum(lengths)
 
     def _task(self, model: Model, top: int | None) -> Task[Any, Any]:
-        task = model._task()
-        if top is None or isinstance(task, Mask) and top == task.top:
+        task = model.task
+        if task is None:
+            raise Refused(400, "this model is a bare encoder and answers nothing yet; teach it", param="model")
+        if top is None or (isinstance(task, Mask) and top == task.top):
             return task
         if not isinstance(task, Mask):
             raise Refused(400, f"top={top}: is for models that fill masks; leave it out", param="top")
         return self._masks.setdefault(top, Mask(top))
 
     def _read(self, model: Model, task: Task[Any, Any], inputs: Sequence[Any]) -> tuple[list[Any], list[Example]]:
-        records = [
-            task.parse(item, f"input {number}") for number, item in enumerate(inputs, start=1) if not is_blank(item)
-        ]
+        places = [number for number, item in enumerate(inputs) if not is_blank(item)]
+        records = [task.parse(inputs[number], f"input {number + 1}") for number in places]
         examples = task.features(records, model.tokenizer, model.max_length) if records else []
-        for number, example in enumerate(examples, start=1):
-            self._check_length(f"input {number}", tokens_of(example))
+        for number, example in zip(places, examples, strict=True):
+            if (tokens := tokens_of(example)) > self.limits.text_tokens:
+                most = self.limits.text_tokens
+                raise Refused(400, f"input {number + 1}: {tokens:,} tokens to read; give {most:,} at most")
         return records, examples
 
     def _encode(self, model: Model, texts: Sequence[Any]) -> list[Example]:
         if texts and isinstance(texts[0], str):
             return [Example([one]) for one in model.tokenizer.encode(texts, max_length=model.max_length)]
         return [Example([_of_ids(model, ids)]) for ids in texts]
-
-    def _check_length(self, where: str, tokens: int) -> None:
-        if tokens > self.limits.text_tokens:
-            raise Refused(400, f"{where}: {tokens:,} tokens to read; give {self.limits.text_tokens:,} at most")
 
 
 def tokens_of(example: Example) -> int:

@@ -140,8 +140,8 @@ class Gate:
         state.in_flight += 1
         try:
             deadline = time.monotonic() + limits.timeout_s
-            body = await _within(self._body(headers, receive), deadline, Refused(
-                408, f"the request was not there after {limits.timeout_s:.0f} s; send it faster", "timeout"))  # fmt: skip
+            late = Refused(408, f"only part of the request was there after {limits.timeout_s:.0f} s", "timeout")
+            body = await _within(self._body(headers, receive), deadline, late)
             if body is not None:
                 await self._answer(scope, body, receive, told, deadline)
         finally:
@@ -206,9 +206,10 @@ class Gate:
         status = 499 if told.left else told.status  # nginx's number for a client that has left
         for observe in self.state.observers:
             observe(scope["method"], route, status, seconds)
-        line = {"event": "request", "id": told.id, "method": scope["method"], "route": route, "status": status,
-                "ms": round(1000 * seconds, 2), "bytes": told.bytes}  # fmt: skip
-        LOG.info(json.dumps(line))
+        if LOG.isEnabledFor(logging.INFO):
+            line = {"id": told.id, "method": scope["method"], "route": route, "status": status,
+                    "ms": round(1000 * seconds, 2), "bytes": told.bytes}  # fmt: skip
+            LOG.info("request", extra={"fields": line})
 
 
 class _Told:
@@ -254,4 +255,4 @@ def _log_failure(name: str, error: BaseException) -> None:
     """Its kind and where it happened; its message may hold a text."""
     frames = traceback.extract_tb(error.__traceback__)[-8:]
     places = [f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} {frame.name}" for frame in frames]
-    LOG.error(json.dumps({"event": "failure", "id": name, "kind": type(error).__name__, "at": places}))
+    LOG.error("failure", extra={"fields": {"id": name, "kind": type(error).__name__, "at": places}})

@@ -12,9 +12,9 @@ from starlette.background import BackgroundTask
 
 from litebert.serve import schema
 from litebert.serve.endpoints import as_json, service_of, unit
-from litebert.serve.jobs import Found, taught
+from litebert.serve.jobs import Listed, told_of
 from litebert.serve.limits import Refused, check_texts
-from litebert.serve.service import Service
+from litebert.serve.service import Service, Taught
 from litebert.serve.teaching import packed
 
 router = APIRouter()
@@ -25,23 +25,24 @@ ID = Path(max_length=64)
 async def teach(given: schema.TeachRequest, request: Request) -> Response:
     """A classifier from a handful of examples, in seconds; use it at once with /predict/adapted-ID."""
     service = service_of(request)
+    service.check_memory()
     texts, labels = _examples(service, given.examples, 0)
-    service.taught.room()
+    await service.engine.aside(service.taught.room)
     served = service.registry.for_vectors(given.model)
     adapted = await service.teacher.teach(served, texts, labels, given.label_names)
-    name = service.taught.add(adapted)
-    return await as_json(service, taught(name, adapted, service.limits))
+    name = await service.engine.aside(service.taught.add, Taught(served.name, adapted))
+    return await as_json(service, told_of(name, adapted, service.limits))
 
 
 @router.post("/adapt/{id}/examples", response_model=schema.Answer, tags=["teach"])
 async def teach_more(given: schema.MoreExamples, request: Request, id: str = ID) -> Response:
     """The same with more examples, of old classes or new ones."""
     service = service_of(request)
-    before = service.taught.get(id)
-    texts, labels = _examples(service, given.examples, len(before.given.records))
-    adapted = await service.teacher.add(before, texts, labels)
-    service.taught.replace(id, adapted)
-    return await as_json(service, taught(id, adapted, service.limits))
+    before = await service.engine.aside(service.taught.get, id)
+    texts, labels = _examples(service, given.examples, len(before.adapted.given.records))
+    adapted = await service.teacher.add(before.adapted, texts, labels)
+    await service.engine.aside(service.taught.replace, id, Taught(before.base, adapted))
+    return await as_json(service, told_of(id, adapted, service.limits))
 
 
 @router.post("/adapt/{id}/explain", response_model=schema.Answer, tags=["teach"])
@@ -49,14 +50,16 @@ async def explain(given: schema.TextRequest, request: Request, id: str = ID) -> 
     """The class of a text, and the examples that spoke for it most, or against it."""
     service = service_of(request)
     check_texts([given.text], service.limits, "text")
-    return await as_json(service, await service.teacher.explain(service.taught.get(id), given.text))
+    taught = await service.engine.aside(service.taught.get, id)
+    return await as_json(service, await service.teacher.explain(taught.adapted, given.text))
 
 
 @router.get("/adapt/{id}/download", response_class=FileResponse, tags=["teach"])
 async def download(request: Request, id: str = ID) -> FileResponse:
     """A zip of a folder that `litebert predict --model FOLDER` takes."""
     service = service_of(request)
-    archive = await service.engine.aside(packed, service.taught.get(id), f"adapted-{id[:8]}")
+    taught = await service.engine.aside(service.taught.get, id)
+    archive = await service.engine.aside(packed, taught.adapted, f"adapted-{id[:8]}")
     return FileResponse(
         archive, media_type="application/zip", filename=archive.name,
         background=BackgroundTask(shutil.rmtree, archive.parent, ignore_errors=True),
@@ -66,7 +69,8 @@ async def download(request: Request, id: str = ID) -> FileResponse:
 @router.delete("/adapt/{id}", response_model=schema.Answer, tags=["teach"])
 async def forget(request: Request, id: str = ID) -> dict[str, Any]:
     """Forget a classifier."""
-    service_of(request).taught.delete(id)
+    service = service_of(request)
+    await service.engine.aside(service.taught.delete, id)
     return {"id": id, "deleted": True}
 
 
@@ -74,11 +78,13 @@ async def forget(request: Request, id: str = ID) -> dict[str, Any]:
 async def upload(given: schema.ListRequest, request: Request) -> Response:
     """Leave a list of texts to search in."""
     service = service_of(request)
+    service.check_memory()
     check_texts(given.texts, service.limits, "texts", service.limits.job_texts)
-    service.lists.room()
+    await service.engine.aside(service.lists.room)
     served = service.registry.for_vectors(given.model)
     vectors, _ = await service.engine.vectors(served.model, given.texts)
-    name = service.lists.add(Found(served.name, given.texts, unit(vectors).astype(np.float32)))
+    listed = Listed(served.name, given.texts, unit(vectors).astype(np.float32))
+    name = await service.engine.aside(service.lists.add, listed)
     answer = {"id": name, "texts": len(given.texts), "model": served.name}
     return await as_json(service, answer | {"expires_in_s": service.limits.job_lifetime_s})
 
@@ -88,7 +94,7 @@ async def search(given: schema.SearchRequest, request: Request, id: str = ID) ->
     """The texts of the list that are nearest to a query in meaning, best first."""
     service = service_of(request)
     check_texts(given.all_queries, service.limits, "queries")
-    found = service.lists.get(id)
+    found = await service.engine.aside(service.lists.get, id)
     model = service.registry.get(found.model).model
     vectors, _ = await service.engine.vectors(model, given.all_queries)
     results = await service.engine.aside(_nearest, found, unit(vectors), given.top)
@@ -98,7 +104,8 @@ async def search(given: schema.SearchRequest, request: Request, id: str = ID) ->
 @router.delete("/search/{id}", response_model=schema.Answer, tags=["search"])
 async def forget_list(request: Request, id: str = ID) -> dict[str, Any]:
     """Forget a list."""
-    service_of(request).lists.delete(id)
+    service = service_of(request)
+    await service.engine.aside(service.lists.delete, id)
     return {"id": id, "deleted": True}
 
 
@@ -128,7 +135,7 @@ def _examples(service: Service, examples: list[schema.Example], before: int) -> 
     return texts, [example.label for example in examples]
 
 
-def _nearest(found: Found, queries: np.ndarray, top: int) -> list[list[dict[str, Any]]]:
+def _nearest(found: Listed, queries: np.ndarray, top: int) -> list[list[dict[str, Any]]]:
     scores = queries @ found.vectors.T  # (queries, N)
     order = np.argsort(-scores, axis=1, kind="stable")[:, :top]
     return [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from litebert.errors import LitebertError
 
@@ -52,12 +54,20 @@ class Refused(LitebertError):
         return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": None}}
 
 
-def check_texts(texts: list[str], limits: Limits, param: str, most: int | None = None) -> None:
+def check_texts(texts: Sequence[str], limits: Limits, param: str, most: int | None = None) -> None:
     """That there are some, not too many, none too long."""
+    check_count(texts, limits, param, most)
+    check_lengths(texts, limits, param)
+
+
+def check_count(items: Sequence[Any], limits: Limits, param: str, most: int | None = None) -> None:
     most = limits.texts if most is None else most
-    if not 1 <= len(texts) <= most:
-        raise Refused(400, f"{param}: {len(texts):,} texts; give 1 to {most:,} in a request", param=param)
-    longest = max(map(len, texts))
+    if not 1 <= len(items) <= most:
+        raise Refused(400, f"{param}: {len(items):,} texts; give 1 to {most:,} in a request", param=param)
+
+
+def check_lengths(texts: Sequence[str], limits: Limits, param: str) -> None:
+    longest = max(map(len, texts), default=0)
     if longest > limits.characters:
         raise Refused(
             400, f"{param}: a text of {longest:,} characters; give {limits.characters:,} at most", param=param

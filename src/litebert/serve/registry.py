@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from litebert import builtin
 from litebert.errors import ConfigError
+from litebert.files import check_hashes
 from litebert.predict import Adapted, Model
 from litebert.predict.loading import Engine, load_beside
 from litebert.serve.limits import Refused
@@ -76,12 +78,15 @@ class Registry:
             name, path = name_of(given)
             if name in found:
                 raise ConfigError(f"{given}: there is a model {name!r} already; give this one a name: NAME={path}")
-            model = load_beside(_bases(found.values()), path, engine)
+            check_hashes(builtin.folder_of(path))
+            model = load_beside([base_of(one.model) for one in found.values()], path, engine)
             model.albert.requires_grad_(False)
+            if isinstance(home := base_of(model).source, Path):
+                check_hashes(home)
             found[name] = Served(name, model)
         return cls(list(found.values()))
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Served]:
         return iter(self._served.values())
 
     def get(self, name: str) -> Served:
@@ -137,5 +142,6 @@ def name_of(given: str) -> tuple[str, str]:
     return name[:100], given
 
 
-def _bases(served: Any) -> list[Model]:
-    return [one.model.base if isinstance(one.model, Adapted) else one.model for one in served]
+def base_of(model: Model) -> Model:
+    """What an adapted model was made from; another is it itself."""
+    return model.base if isinstance(model, Adapted) else model

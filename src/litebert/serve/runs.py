@@ -12,6 +12,7 @@ from litebert.serve.limits import Refused
 METRICS = "metrics.jsonl"
 MOST_POINTS = 500
 MOST_BYTES = 64 << 20
+MOST_LINE = 1 << 20
 MOST_RUNS = 200
 DEPTH = 3
 """Folders below the one that is named."""
@@ -59,10 +60,10 @@ def _about(name: str, path: Path) -> dict[str, Any]:
 
 def _curves(file: Path) -> dict[str, list[list[float]]]:
     found: dict[str, list[list[float]]] = {}
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            if lines.buffer.tell() > MOST_BYTES:
-                break
+    read = 0
+    with file.open("rb") as lines:
+        while read < MOST_BYTES and (line := lines.readline(MOST_LINE)):
+            read += len(line)
             try:
                 record = json.loads(line)
                 step = float(record["step"])

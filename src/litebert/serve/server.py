@@ -1,9 +1,10 @@
-"""uvicorn with an orderly end: on SIGTERM /ready turns false first, then what was accepted is answered, then it ends."""
+"""uvicorn with an orderly end: on SIGTERM /ready turns false first, then all that was accepted is answered."""
 
 from __future__ import annotations
 
-import asyncio
+import math
 import signal
+import time
 from types import FrameType
 
 import uvicorn
@@ -16,7 +17,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, gate: Gate, drain_s: float) -> None:
         super().__init__(config)
-        self._state, self._drain_s = gate.state, drain_s
+        self._state, self._drain_s, self._stop_at = gate.state, drain_s, math.inf
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._state.draining or sig == signal.SIGINT:
@@ -24,7 +25,8 @@ class Server(uvicorn.Server):
             self._captured_signals.clear()
             return
         self._state.draining = True
-        asyncio.get_event_loop().call_later(self._drain_s, self._stop)
+        self._stop_at = time.monotonic() + self._drain_s
 
-    def _stop(self) -> None:
-        self.should_exit = True
+    async def on_tick(self, counter: int) -> bool:
+        self.should_exit = self.should_exit or time.monotonic() >= self._stop_at
+        return await super().on_tick(counter)

@@ -17,7 +17,7 @@ from litebert.predict import Adapted, Model, adapt
 from litebert.predict.reasons import explaining, reasons_of
 from litebert.predict.records import as_record
 from litebert.serve.engine import Asking, Engine, tokens_of
-from litebert.serve.registry import Served
+from litebert.serve.registry import Served, base_of
 from litebert.tasks import Task
 from litebert.tasks.base import Scores
 
@@ -71,8 +71,7 @@ class Teacher:
     async def teach(
         self, served: Served, texts: Sequence[str], labels: Sequence[str], label_names: bool | None
     ) -> Adapted:
-        base = served.model.base if isinstance(served.model, Adapted) else served.model
-        queued = self._queued(base)
+        queued = self._queued(base_of(served.model))
         return await self._aside(queued, lambda: adapt(queued, texts, labels, label_names=label_names))
 
     async def add(self, adapted: Adapted, texts: Sequence[str], labels: Sequence[str]) -> Adapted:
