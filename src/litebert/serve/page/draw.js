@@ -25,9 +25,9 @@ export function drawSquares(pairs) {
   }
 }
 
-const WIDTH = 360;
-const HEIGHT = 180;
-const LEFT = 44;
+const WIDTH = 280;
+const HEIGHT = 150;
+const LEFT = 42;
 const RIGHT = 10;
 const TOP = 12;
 const BOTTOM = 24;
@@ -43,9 +43,9 @@ export function short(value) {
 const trimmed = (value) => String(Number(value.toPrecision(3)));
 
 /** Round numbers between two, about so many. */
-export function ticks(low, high, count) {
+export function ticks(low, high, count, least = 0) {
   const span = high - low || Math.abs(high) || 1;
-  const rough = span / count;
+  const rough = Math.max(span / count, least);
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((one) => one >= rough);
   const found = [];
@@ -67,7 +67,7 @@ export function curve(points, look) {
     node.append(svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value), class: "grid-line" }));
     node.append(svg("text", { x: LEFT - 6, y: y(value) + 3.5, class: "tick end" }, short(value)));
   }
-  for (const step of ticks(first, last, 4)) node.append(svg("text", { x: x(step), y: HEIGHT - 7, class: "tick middle" }, short(step)));
+  for (const step of ticks(first, last, 4, 1)) node.append(svg("text", { x: x(step), y: HEIGHT - 7, class: "tick middle" }, short(step)));
   if (points.length > 1) {
     const path = points.map(([step, value], i) => `${i ? "L" : "M"}${x(step).toFixed(1)} ${y(value).toFixed(1)}`).join("");
     node.append(svg("path", { d: path, class: "line" }));

@@ -29,32 +29,40 @@ export const EXAMPLES = {
       },
     ],
     similar: [
-      "Where is my parcel?\nMy package has not arrived yet.\nHow do I change my password?\nI cannot log in any more.\nThe soup was cold.\nOur dinner was served cold.",
-      "The cat sleeps on the sofa.\nA kitten is dozing on the couch.\nThe bank raised its interest rates.\nBorrowing money has become more expensive.",
+      "The cat sleeps on the sofa.\nA kitten is lying on the couch.\nA man is playing a guitar.\nSomeone plays music on an instrument.\nThe price of oil fell sharply.\nOil became much cheaper this week.",
+      "It is raining heavily.\nHeavy rain is falling.\nShe won the tennis match.\nShe lost the tennis match.\nThe train was late again.\nOnce more the train came too late.",
     ],
     search: [
       {
         texts:
           "Parcels are delivered within three working days.\nYou can return anything within thirty days of buying it.\nTo change your password, open the settings of your account.\nOur shop is open from nine to six, except on Sundays.\nGift cards are valid for two years.\nWe repair watches and clocks in our own workshop.\nInvoices are sent by e-mail at the end of the month.",
-        query: "I forgot how to log in",
+        query: "My clock is broken, can you fix it?",
       },
     ],
-    teach: {
-      "Customer messages": {
-        delivery: "where is my order\nmy package has not arrived yet\nhow long does shipping take\nthe parcel was left at the wrong house\ncan I change the delivery address",
-        payment: "I was charged twice\nmy card was declined\nwhere do I find the invoice\nwhen will I get my money back\ncan I pay by bank transfer",
-        account: "I forgot my password\nhow do I change my e-mail address\nplease delete my account\nI cannot log in any more\nsomeone else uses my account",
+    teach: [
+      {
+        name: "Weather, food, music",
+        classes: {
+          weather: "will it rain tomorrow\nis it cold outside\nit snowed all night in the mountains\nthe sun is shining again\na storm is coming from the north\nhow warm will it be on sunday",
+          food: "the soup needs more salt\nhow long do I boil an egg\nthis bread is fresh from the oven\nwhat can I cook with potatoes\nthe cheese goes well with wine\nadd two cups of flour and some butter",
+          music: "play a song by the beatles\nshe sings in a choir\nturn up the volume\nthe band played until midnight\nI am learning the piano\nwho wrote this symphony",
+        },
+        tries: ["how do I bake a cake", "he plays the guitar", "my tax return is due in june"],
       },
-      Moods: {
-        cheerful: "what a wonderful morning\nwe laughed all the way home\nthe best party in years\nI could sing for joy",
-        gloomy: "nothing ever goes right for me\nit rained all day and nobody called\nI miss the old house so much\nthe letter made her cry",
+      {
+        name: "Messages of customers",
+        classes: {
+          delivery: "where is my order\nmy package has not arrived yet\nhow long does shipping take\nthe parcel was left at the wrong house\ncan I change the delivery address\nthe delivery is three days late\nwhen will my parcel be delivered\nthe courier lost my package",
+          payment: "I was charged twice\nmy card was declined\nplease send me an invoice\nwhen will I get my money back\ncan I pay by bank transfer\nthe price on my bill is wrong\nthe refund has not been paid\nhow much does it cost to pay by card",
+          account: "I forgot my password\nhow do I change my e-mail address\nplease delete my account\nI cannot log in any more\nsomeone else uses my account\nmy user name is not accepted\nreset my password please\nsign in does not work",
+        },
+        tries: ["the courier never came", "why did you take the money two times", "the weather in the mountains is lovely"],
       },
-    },
-    teachTry: ["the courier never came", "why did you take the money two times", "the weather in the mountains is lovely"],
+    ],
     inside: ["The keeper of the lighthouse lit the [MASK] every night.", "Paris is the [MASK] of France."],
   },
   zh: {
-    fill: ["这本书的[MASK]是一位老师。", "他在北京大学[MASK]了四年。", "春天来了，公园里的[MASK]都开了。"],
+    fill: ["这本书的[MASK]是一位老师。", "他在北京大学[MASK]了四年。", "他是一位著名的[MASK]。"],
     classify: ["包裹还没到，电话也没人接。", "汤很好喝，服务员也很热情。", "请问怎么修改密码？"],
     tag: ["李明周五从上海飞往广州，参观南方电力公司。", "一九二九年一月，王海船长到达哈尔滨时，松花江已经封冻。"],
     answer: [
@@ -64,26 +72,25 @@ export const EXAMPLES = {
       },
     ],
     similar: [
-      "我的包裹在哪里？\n快递还没有到。\n怎么修改密码？\n我登录不了了。\n汤是凉的。\n晚饭端上来已经凉了。",
+      "猫在沙发上睡觉。\n一只小猫躺在沙发上。\n他在弹吉他。\n有人在演奏乐器。\n石油价格大幅下跌。\n这周石油便宜多了。",
     ],
     search: [
       {
         texts: "包裹在三个工作日内送达。\n购买后三十天内可以退货。\n修改密码请打开账户设置。\n本店九点到六点营业，周日休息。\n礼品卡两年内有效。\n我们自己的工坊修理钟表。\n发票月底通过电子邮件发送。",
-        query: "我忘了怎么登录",
+        query: "手表坏了能修吗",
       },
     ],
-    teach: {
-      客户留言: {
-        物流: "我的订单到哪里了\n包裹还没有到\n发货要多久\n快递送错了地方\n可以修改收货地址吗",
-        付款: "我被扣了两次钱\n银行卡付不了款\n发票在哪里找\n什么时候退款\n可以银行转账吗",
-        账户: "我忘记密码了\n怎么更换邮箱\n请删除我的账户\n我登录不了了\n有人在用我的账号",
+    teach: [
+      {
+        name: "天气、美食、音乐",
+        classes: {
+          天气: "明天会下雨吗\n外面很冷\n山里下了一夜的雪\n太阳又出来了\n北方有暴风雨\n周日气温多少度",
+          美食: "汤里要多放点盐\n鸡蛋要煮多久\n面包刚出炉\n土豆可以做什么菜\n这道菜很好吃\n加两勺面粉和黄油",
+          音乐: "放一首老歌\n她在合唱团唱歌\n把音量调大\n乐队演出到半夜\n我在学钢琴\n这首交响曲是谁写的",
+        },
+        tries: ["今天气温很低", "怎么做蛋糕", "快递员一直没来"],
       },
-      心情: {
-        高兴: "多么美好的早晨\n我们一路笑着回家\n这是最开心的一天\n真想唱一首歌",
-        难过: "什么事都不顺\n下了一整天雨，没人打电话\n我很想念老房子\n看完信她哭了",
-      },
-    },
-    teachTry: ["快递员一直没来", "为什么收了两次钱", "山里的天气真好"],
+    ],
     inside: ["这本书的[MASK]是一位老师。", "他在北京大学[MASK]了四年。"],
   },
 };

@@ -27,7 +27,7 @@ function verdict(answer) {
   return el(
     "div",
     {},
-    el("div", { class: "verdict" }, el("span", { class: "verdict-name", say: "answer_nothing" }), el("span", { class: "verdict-share", text: percent(none) })),
+    el("div", { class: "verdict" }, el("span", { class: "verdict-name", say: "answer_nothing" })),
     el("p", { class: "quiet", say: ["answer_nothing_why", { share: percent(none) }] }),
   );
 }
@@ -77,7 +77,7 @@ export default {
       }));
       fill(
         place.body,
-        el("div", { class: "card" }, verdict(answer), body, rows.length > 0 && el("section", {}, el("h2", { class: "small", say: "answer_others" }), bars(rows))),
+        el("div", { class: "card" }, verdict(answer), body, rows.length > 0 && el("section", { class: "ranked" }, el("h2", { class: "small", say: "answer_others" }), bars(rows))),
       );
       if (answer.text) announce("answer_said", { answer: answer.text, share: percent(answer.probability) });
       else announce("answer_said_nothing", { share: percent(answer.no_answer_probability) });

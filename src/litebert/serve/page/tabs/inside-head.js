@@ -6,7 +6,8 @@ import { say } from "../language.js";
 
 const NAMED = 5;
 
-export function headView(tokens) {
+/** `chosen`: the token whose look is shown first. */
+export function headView(tokens, chosen) {
   const title = el("h3", { class: "small" });
   const canvas = el("canvas", { class: "large", "aria-hidden": "true" });
   const band = el("span", { class: "band", "aria-hidden": "true" });
@@ -15,7 +16,6 @@ export function headView(tokens) {
   const row = el("div", { class: "tokens", role: "group", label: "inside_tokens" });
   const square = [canvas, []]; // drawn again when the theme changes
   let shares = [];
-  let chosen = Math.min(1, tokens.length - 1); // the first word: before it stands a mark
 
   const buttons = tokens.map((token, number) =>
     el("button", {

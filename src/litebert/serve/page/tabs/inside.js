@@ -36,6 +36,19 @@ function depthRows(steps) {
   );
 }
 
+/** The head in which the mask (or the first word) looks most at a word that is not beside it: something to begin with. */
+function telling(found, from) {
+  const isWord = found.tokens.map((token, i) => Math.abs(i - from) > 1 && !token.startsWith("[")); // neighbours are dull
+  let best = { depth: 0, head: 0, share: -1 };
+  found.attention.forEach((heads, depth) =>
+    heads.forEach((rows, head) => {
+      const share = Math.max(...rows[from].filter((_, i) => isWord[i]), 0);
+      if (share > best.share) best = { depth, head, share };
+    }),
+  );
+  return best;
+}
+
 export default {
   id: "inside",
   icon: "inside",
@@ -72,7 +85,8 @@ export default {
 
     function attention(found) {
       const tokens = found.tokens.map(readable);
-      const large = headView(tokens);
+      const from = Math.max(tokens.indexOf("[MASK]"), Math.min(1, tokens.length - 1));
+      const large = headView(tokens, from);
       const small = [];
       const choose = (depth, head, square) => {
         for (const other of grid.querySelectorAll(".head")) other.setAttribute("aria-pressed", String(other === square));
@@ -97,7 +111,8 @@ export default {
       const grid = el("div", { class: "head-grid", role: "group", label: "inside_heads", style: { "--heads": found.heads } }, headRow, rows);
       const settle = roving(grid, ".head", { columns: () => found.heads, moved: (square) => square.click() });
       squares = [...small, large.square];
-      choose(0, 0, grid.querySelector(".head"));
+      const { depth, head } = telling(found, from);
+      choose(depth, head, grid.querySelectorAll(".head")[depth * found.heads + head]);
       return el("div", { class: "attention" }, el("div", { class: "grid-frame" }, el("p", { class: "axis", "aria-hidden": "true" }, el("span", { say: "inside_row" }), " ↓  ", el("span", { say: "inside_column" }), " →"), grid), large.node);
     }
 

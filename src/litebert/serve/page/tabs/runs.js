@@ -21,7 +21,7 @@ function chart(name) {
   const value = el("span", { class: "chart-value" });
   const drawn = el("div", { class: "chart-body" });
   const told = el("span", { class: "unseen" });
-  const node = el("figure", { class: "card chart" }, el("figcaption", {}, el("span", { class: "chart-name", text: name }), value, told), drawn);
+  const node = el("figure", { class: "card chart" }, el("figcaption", {}, el("span", { class: "chart-name", text: name.replaceAll("_", " ") }), value, told), drawn);
   let length = -1;
   return {
     node,
@@ -102,7 +102,7 @@ export default {
         fill(charts);
       }
       showList(runs);
-      unsay(command, run.command ?? "");
+      unsay(command, run.command ? `litebert ${run.command}` : "");
       const names = Object.keys(curves).filter((name) => curves[name].length);
       if (!names.length) fill(charts, el("p", { class: "quiet", say: "runs_no_curves" }));
       for (const name of names) {

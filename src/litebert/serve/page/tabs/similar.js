@@ -8,6 +8,8 @@ const MOST = 40; // more would be no table to look at
 const TOP = 10;
 const DARK_FROM = 0.62; // where the ground is so dark that letters on it must be light
 
+const signed = (score) => score.toFixed(2).replace(/^-0\.00$/, "0.00").replace("-", "−");
+
 /** A table of numbers whose ground is the darker the larger they are, from the smallest to 1. */
 function heatMap(texts, scores) {
   const others = scores.flatMap((row, i) => row.filter((_, j) => i !== j));
@@ -15,7 +17,7 @@ function heatMap(texts, scores) {
   const cell = (score, same) => {
     const heat = Math.max(0, Math.min(1, (score - low) / (1 - low)));
     const kind = `heat${same ? " same" : ""}${heat > DARK_FROM ? " deep" : ""}`;
-    return el("td", { class: kind, style: { "--heat": heat }, text: score.toFixed(2) });
+    return el("td", { class: kind, style: { "--heat": heat }, text: signed(score) });
   };
   return el(
     "div",
@@ -29,7 +31,7 @@ function heatMap(texts, scores) {
         "tbody",
         {},
         scores.map((row, i) =>
-          el("tr", {}, el("th", { scope: "row" }, el("span", { class: "index", text: String(i + 1) }), el("span", { class: "row-text", text: texts[i] })), row.map((score, j) => cell(score, i === j))),
+          el("tr", {}, el("th", { scope: "row" }, el("div", { class: "row-head" }, el("span", { class: "index", text: String(i + 1) }), el("span", { class: "row-text", text: texts[i] }))), row.map((score, j) => cell(score, i === j))),
         ),
       ),
     ),
@@ -133,7 +135,7 @@ function search() {
     const found = await work((signal) => find(texts, signal));
     if (!found) return;
     const hits = found.results[0];
-    const rows = hits.map((hit, i) => ({ name: hit.text, share: Math.max(0, hit.score), shown: hit.score.toFixed(2), chosen: i === 0 }));
+    const rows = hits.map((hit, i) => ({ name: hit.text, share: Math.max(0, hit.score), shown: signed(hit.score), chosen: i === 0 }));
     fill(place.body, el("div", { class: "card ranked" }, el("h2", { class: "small", say: "search_results" }), bars(rows)));
     announce("search_said", { count: hits.length, text: hits[0]?.text ?? "" });
   }

@@ -4,7 +4,7 @@ import { Failure, download, post, remove } from "../api.js";
 import { announce, el, fill, percent } from "../dom.js";
 import { EXAMPLES } from "../examples.js";
 import { say, words } from "../language.js";
-import { loadModels, textLanguage } from "../models.js";
+import { setTaught, textLanguage } from "../models.js";
 import { area, absent, button, composer, eitherModel, heading, hint, modelPicker, primary, results, worker } from "../widgets.js";
 import { classList } from "./teach-classes.js";
 import { mattered } from "./teach-reasons.js";
@@ -17,7 +17,7 @@ const duration = (seconds) =>
   seconds >= 7200 ? words("hours", { count: Math.round(seconds / 3600) }) : words("minutes", { count: Math.max(1, Math.round(seconds / 60)) });
 
 /** How good it is, in honest words. */
-function quality(taught, chance) {
+function quality(taught) {
   if (taught.accuracy_left_out === null)
     return el("p", { class: "quiet", say: "teach_right_none" });
   const wide = taught.margin === null || taught.margin > WIDE;
@@ -26,7 +26,7 @@ function quality(taught, chance) {
     "div",
     { class: "quality" },
     el("p", { class: "quality-share" }, el("strong", { text: percent(taught.accuracy_left_out) }), " ", el("span", { say: "teach_right" })),
-    el("p", { class: "quiet" }, el("span", { say: how }), " ", el("span", { say: ["teach_right_chance", { share: percent(chance) }] })),
+    el("p", { class: "quiet" }, el("span", { say: how }), " ", el("span", { say: ["teach_right_chance", { share: percent(taught.chance) }] })),
   );
 }
 
@@ -51,24 +51,30 @@ export default {
     const starts = el("div", { class: "chips", role: "group", label: "teach_start" });
     let begun = false;
     let taught = null;
+    let tries = [];
     const picker = modelPicker("teach", (model) => {
       const sets = EXAMPLES[textLanguage(model)].teach;
       const chip = (settings, set) => el("button", { type: "button", class: "chip", ...settings, on: { click: () => start(set) } });
       fill(
         starts,
         el("span", { class: "chips-name", say: "teach_start" }),
-        Object.entries(sets).map(([name, set]) => chip({ text: name }, set)),
-        chip({ say: "teach_blank" }, { "": "", " ": "" }),
+        sets.map((set) => chip({ text: set.name }, set)),
+        chip({ say: "teach_blank" }, { classes: { "": "", " ": "" }, tries: [] }),
       );
-      if (!begun) classes.set(Object.values(sets)[0]);
+      if (!begun) take(sets[0]);
     });
     const add = button("teach_add", "plus", { class: "ghost", on: { click: () => classes.add().focus() } });
     const card = composer({ fields: classes.node, chips: starts, extra: add, picker: picker.node, ask, submit });
     classes.node.addEventListener("input", () => (begun = true));
 
+    function take(set) {
+      classes.set(set.classes);
+      tries = set.tries;
+    }
+
     function start(set) {
       begun = true;
-      classes.set(set);
+      take(set);
     }
 
     async function submit() {
@@ -84,14 +90,13 @@ export default {
         return post("adapt", { examples, model: picker.current()?.id }, signal);
       });
       if (!found) return;
-      const chance = Math.max(...given.map((one) => one.examples.length)) / examples.length;
-      show(found, chance, place.body.querySelector("#teach-try")?.value ?? "");
+      show(found, place.body.querySelector("#teach-try")?.value ?? "");
       announce("teach_said", { classes: given.length, count: examples.length });
-      refreshModels();
     }
 
     async function forget(one) {
       taught = null;
+      setTaught(null);
       try {
         await remove(`adapt/${one.id}`);
       } catch (error) {
@@ -99,10 +104,9 @@ export default {
       }
     }
 
-    const refreshModels = () => loadModels().catch(() => {}); // a list that is a little old does no harm
-
-    function show(found, chance, text) {
+    function show(found, text) {
       taught = found;
+      setTaught(found);
       say(ask.firstChild, "teach_again");
       fill(
         place.body,
@@ -110,7 +114,7 @@ export default {
           "div",
           { class: "card" },
           el("h2", { say: ["teach_learned", { classes: found.classes.length, count: found.examples }] }),
-          quality(found, chance),
+          quality(found),
           found.hints.length > 0 && el("ul", { class: "hints" }, found.hints.map((one) => el("li", { text: one }))),
           mistakes(found.mistakes),
           takeAway(found),
@@ -127,7 +131,6 @@ export default {
           click: () =>
             work(async () => {
               await forget(found);
-              refreshModels();
               fill(place.body, el("p", { class: "empty", say: "teach_forgotten" }));
             }),
         },
@@ -151,7 +154,6 @@ export default {
       const input = area({ id: "teach-try", placeholder: "teach_try_text" });
       const place_ = results("teach_try_empty");
       const work_ = worker(place_);
-      const examples = EXAMPLES[textLanguage(picker.current())].teachTry;
       let timer = 0;
       const ask_ = async () => {
         const text = input.value.trim();
@@ -169,11 +171,11 @@ export default {
         input.value = text;
         ask_();
       };
-      const chips = el(
+      const chips = tries.length > 0 && el(
         "div",
         { class: "chips", role: "group", label: "examples" },
         el("span", { class: "chips-name", say: "examples" }),
-        examples.map((text) => el("button", { type: "button", class: "chip", text, on: { click: () => take(text) } })),
+        tries.map((text) => el("button", { type: "button", class: "chip", text, on: { click: () => take(text) } })),
       );
       const label = el("label", { htmlFor: "teach-try" }, el("h2", { say: "teach_try" }));
       if (given) take(given);
