@@ -115,7 +115,8 @@ def run(config: Config) -> int:
     def started() -> None:
         console.print(f"http://{shown}:{port}/ is the page, /docs the API, Ctrl-C ends it", highlight=False)
 
-    return launch(settings, listening, started)
+    with listening:
+        return launch(settings, listening, started)
 
 
 def settings_of(config: Config) -> Settings:

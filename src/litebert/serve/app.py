@@ -18,7 +18,7 @@ from litebert import __version__
 from litebert.errors import LitebertError
 from litebert.serve import endpoints, job_endpoints, schema
 from litebert.serve.batcher import Full
-from litebert.serve.gate import Access, Gate, State
+from litebert.serve.gate import FAILED, Access, Gate, State
 from litebert.serve.limits import Limits, Refused
 from litebert.serve.metrics import Metrics
 from litebert.serve.service import Service
@@ -54,6 +54,7 @@ def build(make_service: Callable[[], Service], limits: Limits, access: Access, s
     app = FastAPI(
         title="litebert", version=__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None,
         redoc_url=None, responses=failures,
+        redirect_slashes=False,
     )  # fmt: skip
     _add_errors(app)
     _add_status(app, state, metrics)
@@ -67,6 +68,10 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(LitebertError)
     async def refused(request: Request, error: LitebertError) -> Response:
         return _told(error if isinstance(error, Refused) else Refused(400, str(error)))
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> Response:
+        return _told(FAILED)
 
     @app.exception_handler(Full)
     async def full(request: Request, error: Full) -> Response:

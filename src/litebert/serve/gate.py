@@ -42,6 +42,7 @@ DOCS_POLICY = (
     b"content-security-policy",
     b"default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
 )  # Swagger's page sets styles of its own
+FAILED = Refused(500, "the server made a mistake; its log says where", "server_error")
 LOG = logging.getLogger("litebert.serve")
 
 
@@ -125,7 +126,7 @@ class Gate:
         except Exception as error:  # noqa: BLE001  # ours: the client hears that, and the log where, without the text
             _log_failure(told.id, error)
             if not told.status:
-                await told.refuse(Refused(500, "the server made a mistake; its log says where", "server_error"))
+                await told.refuse(FAILED)
         finally:
             self._report(scope, told, time.perf_counter() - began)
 

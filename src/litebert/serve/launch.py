@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -122,11 +123,20 @@ def serve(settings: Settings, listening: socket.socket, started: Callable[[], No
 
 
 def _serve_child(settings: Settings, listening: socket.socket) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         serve(settings, listening)
     except ConfigError as error:
         print("litebert:", error, file=sys.stderr)
         sys.exit(2)
+
+
+def _end_with_parent() -> None:
+    """Nobody else would end what a killed parent leaves behind."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Processes:
@@ -151,7 +161,9 @@ class _Processes:
                     lived = time.monotonic() - self._running.pop(process)
                     self._forget_metrics(process)
                     if self._ending:
-                        code = code or abs(process.exitcode or 0)
+                        # one that was still loading knows no other way to end, and has accepted nothing
+                        well = process.exitcode in (0, -signal.SIGTERM)
+                        code = code or (0 if well else abs(process.exitcode or 0))
                     elif lived < PATIENCE_S or process.exitcode == 2:
                         code = process.exitcode or 1
                         self._end(signal.SIGTERM, None)

@@ -81,6 +81,7 @@ class Registry:
             check_hashes(builtin.folder_of(path))
             model = load_beside([base_of(one.model) for one in found.values()], path, engine)
             model.albert.requires_grad_(False)
+            model.tokenizer.warns = False  # logs quote no texts
             if isinstance(home := base_of(model).source, Path):
                 check_hashes(home)
             found[name] = Served(name, model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -92,5 +93,5 @@ class Service:
         return Served(name, found.adapted)
 
     async def close(self) -> None:
-        self.teacher.close()
+        await asyncio.to_thread(self.teacher.close)  # whose threads wait for the event loop
         await self.engine.close()

@@ -1,0 +1,81 @@
+"""The real client of OpenAI, and a fuzzer that reads the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from litebert.predict import Model
+from litebert.serve.gate import Access
+from litebert.serve.limits import Limits
+from litebert.serve.registry import Registry
+from litebert.serve.service import Service
+from tests.conftest import peer
+from tests.serve.conftest import TEXTS, listening
+
+KEY = "a-key-of-sixteen-or-more"
+
+
+def test_openais_client_gets_vectors_models_and_errors_that_it_knows(
+    registry: Registry, models: dict[str, Model]
+) -> None:
+    openai = peer("openai")
+    limits = Limits(texts=4)
+    with listening(lambda: Service(registry, limits), limits, Access(keys=(KEY,))) as address:
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0)
+        found = client.embeddings.create(model="mask", input=TEXTS)  # which asks for base64
+        vectors = models["mask"].embed(TEXTS)
+        np.testing.assert_allclose([one.embedding for one in found.data], vectors, atol=1e-5)
+        assert found.usage.prompt_tokens > 0
+        plain = client.embeddings.create(model="mask", input=TEXTS[0], encoding_format="float", user="somebody")
+        np.testing.assert_allclose(plain.data[0].embedding, vectors[0], atol=1e-5)
+        assert "mask" in [one.id for one in client.models.list()]
+        with pytest.raises(openai.BadRequestError, match="5 texts; give 1 to 4"):
+            client.embeddings.create(model="mask", input=["a"] * 5)
+        with pytest.raises(openai.NotFoundError, match="is not served here"):
+            client.embeddings.create(model="gpt", input="a")
+        stranger = openai.OpenAI(base_url=f"{address}/v1", api_key="wrong", max_retries=0)
+        with pytest.raises(openai.AuthenticationError):
+            stranger.models.list()
+
+
+def test_the_openapi_document_is_kept(start: Any) -> None:
+    """Requests that follow it and requests that do not, a few hundred: no 5xx, and answers as it says."""
+    schemathesis = peer("schemathesis")
+    import hypothesis
+
+    client = start(Limits(jobs=1000))
+    schema = schemathesis.openapi.from_dict(client.get("/openapi.json").json())
+    checks = schemathesis.checks
+    asked = 0
+
+    for operation in schema.get_all_operations():
+        endpoint = operation.ok()
+        strategy = endpoint.as_strategy()
+
+        @hypothesis.settings(
+            max_examples=12, database=None, deadline=None, derandomize=True,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )  # fmt: skip
+        @hypothesis.given(case=strategy)
+        def ask(case: Any) -> None:
+            nonlocal asked
+            asked += 1
+            answer = case.call(session=client) if False else send(client, case)
+            assert answer.status_code < 500, (case.method, case.path, answer.text[:300])
+            case.validate_response(schemathesis.Response.from_any(answer, verify=False), checks=[
+                schemathesis.specs.openapi.checks.status_code_conformance,
+                schemathesis.specs.openapi.checks.response_schema_conformance,
+            ])  # fmt: skip
+
+        ask()
+    assert asked >= 200
+    assert checks is not None
+
+
+def send(client: Any, case: Any) -> Any:
+    given = case.as_transport_kwargs(base_url="http://localhost")
+    given.pop("cookies", None)
+    return client.request(**given)
