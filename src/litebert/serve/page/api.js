@@ -29,7 +29,12 @@ async function send(path, { method, body, signal }) {
     if (given) headers.Authorization = `Bearer ${given}`;
     let answer;
     try {
-      answer = await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
+      answer = await fetch(path, {
+        method,
+        headers,
+        signal,
+        body: body === undefined ? undefined : JSON.stringify(body),
+      });
     } catch (error) {
       if (error.name === "AbortError") throw error;
       throw new Failure(0, "");

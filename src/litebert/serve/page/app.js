@@ -44,7 +44,8 @@ function themeToggle() {
   };
   node.addEventListener("click", () => {
     const wanted = theme() === "dark" ? "light" : "dark";
-    if (wanted === systemTheme()) delete document.documentElement.dataset.theme; // and follow the system again
+    if (wanted === systemTheme())
+      delete document.documentElement.dataset.theme; // and follow the system again
     else document.documentElement.dataset.theme = wanted;
     remember("litebert.theme", document.documentElement.dataset.theme ?? null);
     show();
@@ -70,8 +71,13 @@ function tabOf(tab) {
   return el(
     "button",
     {
-      type: "button", role: "tab", class: `tab${BEFORE_GAP.has(tab.id) ? " before-gap" : ""}`, id: `tab-${tab.id}`,
-      "aria-controls": `panel-${tab.id}`, "aria-selected": "false", tabindex: "-1",
+      type: "button",
+      role: "tab",
+      class: `tab${BEFORE_GAP.has(tab.id) ? " before-gap" : ""}`,
+      id: `tab-${tab.id}`,
+      "aria-controls": `panel-${tab.id}`,
+      "aria-selected": "false",
+      tabindex: "-1",
       on: { click: () => (location.hash = tab.id) },
     },
     icon(tab.icon),
@@ -123,7 +129,13 @@ function build() {
 
   for (const tab of TABS) {
     list.append(tabOf(tab));
-    const panel = el("section", { class: "panel", role: "tabpanel", id: `panel-${tab.id}`, "aria-labelledby": `tab-${tab.id}`, hidden: true });
+    const panel = el("section", {
+      class: "panel",
+      role: "tabpanel",
+      id: `panel-${tab.id}`,
+      "aria-labelledby": `tab-${tab.id}`,
+      hidden: true,
+    });
     main.append(panel);
     built.set(tab.id, { panel, life: tab.build(panel) ?? {} });
   }
@@ -149,20 +161,42 @@ function build() {
   sideways.addEventListener("change", turn);
   turn();
   window.addEventListener("hashchange", show);
-  document.addEventListener("language", () => (document.title = `${document.getElementById(`tab-${current}`).textContent} · litebert`));
-  document.addEventListener("models", () => say(state, modelCount() ? "models_there" : "no_models", { count: modelCount() }));
+  document.addEventListener(
+    "language",
+    () => (document.title = `${document.getElementById(`tab-${current}`).textContent} · litebert`),
+  );
+  document.addEventListener("models", () =>
+    say(state, modelCount() ? "models_there" : "no_models", { count: modelCount() }),
+  );
   keyAsker.ask = askForKey(keyPlace);
 
   const app = document.getElementById("app");
   fill(
     app,
-    el("a", { class: "skip", href: "#main", say: "skip", on: { click: (event) => { event.preventDefault(); main.focus(); } } }),
-    el("header", { class: "side" }, el("a", { class: "brand", href: "./" }, logo(), el("span", { text: "litebert" })), list, foot),
+    el("a", {
+      class: "skip",
+      href: "#main",
+      say: "skip",
+      on: {
+        click: (event) => {
+          event.preventDefault();
+          main.focus();
+        },
+      },
+    }),
+    el(
+      "header",
+      { class: "side" },
+      el("a", { class: "brand", href: "./" }, logo(), el("span", { text: "litebert" })),
+      list,
+      foot,
+    ),
     main,
   );
   show();
   const work = worker(start);
-  work(loadModels);
+  const begin = () => work(loadModels, begin);
+  begin();
 }
 
 build();

@@ -22,7 +22,8 @@ function set(node, name, value) {
   else if (["say", "label", "title", "placeholder"].includes(name)) {
     const [key, values] = Array.isArray(value) ? value : [value];
     say(node, key, values, name === "say" ? "text" : name);
-  } else if (name === "on") for (const [event, listener] of Object.entries(value)) node.addEventListener(event, listener);
+  } else if (name === "on")
+    for (const [event, listener] of Object.entries(value)) node.addEventListener(event, listener);
   else if (name === "style") for (const [key, one] of Object.entries(value)) node.style.setProperty(key, one);
   else if (DIRECT.has(name)) node[name] = value;
   else node.setAttribute(name, value === true ? "" : value);
@@ -63,7 +64,11 @@ export function characters(text) {
   return { length: all.length, slice: (start, end) => all.slice(start, end).join("") };
 }
 
-export const linesOf = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+export const linesOf = (text) =>
+  text
+    .split("\n")
+    .map((line) => line.trim())
+    .filter(Boolean);
 
 /**
  * One tab stop for many: arrow keys, Home and End move the focus among what `selector` finds.

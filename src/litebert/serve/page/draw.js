@@ -6,9 +6,24 @@ import { el, svg } from "./dom.js";
 function accent() {
   const probe = el("span", { class: "accent-probe" });
   document.body.append(probe);
-  const found = getComputedStyle(probe).color.match(/\d+(\.\d+)?/g).slice(0, 3).map(Number);
+  const found = getComputedStyle(probe)
+    .color.match(/\d+(\.\d+)?/g)
+    .slice(0, 3)
+    .map(Number);
   probe.remove();
   return found;
+}
+
+const DEEP_FROM = 0.6;
+
+/** How much of the accent the ground of a text has, for 0 to 1. What lies between pale and deep is left out: neither dark
+ * nor light letters could be read well on it, in either theme. */
+export function heatOf(node, value) {
+  const deep = value >= DEEP_FROM;
+  const part = deep ? 0.85 + (0.15 * (value - DEEP_FROM)) / (1 - DEEP_FROM) : (0.5 * value) / DEEP_FROM;
+  node.style.setProperty("--heat", part.toFixed(4));
+  node.classList.toggle("deep", deep);
+  return node;
 }
 
 /** Shares from 0 to 1 on canvases, one pixel each; small ones are lifted so that they can be seen. */
@@ -67,9 +82,12 @@ export function curve(points, look) {
     node.append(svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value), class: "grid-line" }));
     node.append(svg("text", { x: LEFT - 6, y: y(value) + 3.5, class: "tick end" }, short(value)));
   }
-  for (const step of ticks(first, last, 4, 1)) node.append(svg("text", { x: x(step), y: HEIGHT - 7, class: "tick middle" }, short(step)));
+  for (const step of ticks(first, last, 4, 1))
+    node.append(svg("text", { x: x(step), y: HEIGHT - 7, class: "tick middle" }, short(step)));
   if (points.length > 1) {
-    const path = points.map(([step, value], i) => `${i ? "L" : "M"}${x(step).toFixed(1)} ${y(value).toFixed(1)}`).join("");
+    const path = points
+      .map(([step, value], i) => `${i ? "L" : "M"}${x(step).toFixed(1)} ${y(value).toFixed(1)}`)
+      .join("");
     node.append(svg("path", { d: path, class: "line" }));
   }
   const dot = svg("circle", { r: points.length > 1 ? 3 : 4, class: "dot" });
@@ -83,7 +101,9 @@ export function curve(points, look) {
   node.addEventListener("pointermove", (event) => {
     const box = node.getBoundingClientRect();
     const at = ((event.clientX - box.left) / box.width) * WIDTH;
-    const nearest = points.reduce((best, point) => (Math.abs(x(point[0]) - at) < Math.abs(x(best[0]) - at) ? point : best));
+    const nearest = points.reduce((best, point) =>
+      Math.abs(x(point[0]) - at) < Math.abs(x(best[0]) - at) ? point : best,
+    );
     dot.setAttribute("cx", x(nearest[0]));
     dot.setAttribute("cy", y(nearest[1]));
     look(nearest);

@@ -43,20 +43,29 @@ export const EXAMPLES = {
       {
         name: "Weather, food, music",
         classes: {
-          weather: "will it rain tomorrow\nis it cold outside\nit snowed all night in the mountains\nthe sun is shining again\na storm is coming from the north\nhow warm will it be on sunday",
+          weather:
+            "will it rain tomorrow\nis it cold outside\nit snowed all night in the mountains\nthe sun is shining again\na storm is coming from the north\nhow warm will it be on sunday",
           food: "the soup needs more salt\nhow long do I boil an egg\nthis bread is fresh from the oven\nwhat can I cook with potatoes\nthe cheese goes well with wine\nadd two cups of flour and some butter",
-          music: "play a song by the beatles\nshe sings in a choir\nturn up the volume\nthe band played until midnight\nI am learning the piano\nwho wrote this symphony",
+          music:
+            "play a song by the beatles\nshe sings in a choir\nturn up the volume\nthe band played until midnight\nI am learning the piano\nwho wrote this symphony",
         },
         tries: ["how do I bake a cake", "he plays the guitar", "my tax return is due in june"],
       },
       {
         name: "Messages of customers",
         classes: {
-          delivery: "where is my order\nmy package has not arrived yet\nhow long does shipping take\nthe parcel was left at the wrong house\ncan I change the delivery address\nthe delivery is three days late\nwhen will my parcel be delivered\nthe courier lost my package",
-          payment: "I was charged twice\nmy card was declined\nplease send me an invoice\nwhen will I get my money back\ncan I pay by bank transfer\nthe price on my bill is wrong\nthe refund has not been paid\nhow much does it cost to pay by card",
-          account: "I forgot my password\nhow do I change my e-mail address\nplease delete my account\nI cannot log in any more\nsomeone else uses my account\nmy user name is not accepted\nreset my password please\nsign in does not work",
+          delivery:
+            "where is my order\nmy package has not arrived yet\nhow long does shipping take\nthe parcel was left at the wrong house\ncan I change the delivery address\nthe delivery is three days late\nwhen will my parcel be delivered\nthe courier lost my package",
+          payment:
+            "I was charged twice\nmy card was declined\nplease send me an invoice\nwhen will I get my money back\ncan I pay by bank transfer\nthe price on my bill is wrong\nthe refund has not been paid\nhow much does it cost to pay by card",
+          account:
+            "I forgot my password\nhow do I change my e-mail address\nplease delete my account\nI cannot log in any more\nsomeone else uses my account\nmy user name is not accepted\nreset my password please\nsign in does not work",
         },
-        tries: ["the courier never came", "why did you take the money two times", "the weather in the mountains is lovely"],
+        tries: [
+          "the courier never came",
+          "why did you take the money two times",
+          "the weather in the mountains is lovely",
+        ],
       },
     ],
     inside: ["The keeper of the lighthouse lit the [MASK] every night.", "Paris is the [MASK] of France."],
@@ -68,7 +77,8 @@ export const EXAMPLES = {
     answer: [
       {
         question: "水磨坊是谁建造的？",
-        context: "柳河村在河湾旁边。村里最老的房子是水磨坊，由陈大山在1742年建造，为整个山谷磨面，直到铁路修通。1968年起它成了博物馆，每周日开放。",
+        context:
+          "柳河村在河湾旁边。村里最老的房子是水磨坊，由陈大山在1742年建造，为整个山谷磨面，直到铁路修通。1968年起它成了博物馆，每周日开放。",
       },
     ],
     similar: [
@@ -76,7 +86,8 @@ export const EXAMPLES = {
     ],
     search: [
       {
-        texts: "包裹在三个工作日内送达。\n购买后三十天内可以退货。\n修改密码请打开账户设置。\n本店九点到六点营业，周日休息。\n礼品卡两年内有效。\n我们自己的工坊修理钟表。\n发票月底通过电子邮件发送。",
+        texts:
+          "包裹在三个工作日内送达。\n购买后三十天内可以退货。\n修改密码请打开账户设置。\n本店九点到六点营业，周日休息。\n礼品卡两年内有效。\n我们自己的工坊修理钟表。\n发票月底通过电子邮件发送。",
         query: "手表坏了能修吗",
       },
     ],

@@ -28,7 +28,14 @@ export function modelsFor(purpose) {
 
 /** The classifier that was taught here, for the tab that classifies; null: there is none any more. */
 export function setTaught(made) {
-  taught = made && { id: made.model, task: "few-shot", labels: made.classes, adapted: true, endpoints: [ENDPOINTS.classify] };
+  taught = made && {
+    id: made.model,
+    isTaughtHere: true,
+    task: "few-shot",
+    labels: made.classes,
+    adapted: true,
+    endpoints: [ENDPOINTS.classify],
+  };
   document.dispatchEvent(new CustomEvent("models"));
 }
 

@@ -15,7 +15,12 @@ export function heading(id) {
 /** A labelled field. */
 export function field(label, input, { quiet = false } = {}) {
   input.id ||= newId("field");
-  return el("div", { class: "field" }, el("label", { class: quiet ? "unseen" : "", htmlFor: input.id, say: label }), input);
+  return el(
+    "div",
+    { class: "field" },
+    el("label", { class: quiet ? "unseen" : "", htmlFor: input.id, say: label }),
+    input,
+  );
 }
 
 /** A text field that grows with its text. */
@@ -25,11 +30,23 @@ export function area(settings = {}) {
 
 export function button(key, symbol, settings = {}) {
   const { class: kind = "", ...rest } = settings;
-  return el("button", { type: "button", class: `button ${kind}`, ...rest }, symbol && icon(symbol), el("span", { say: key }));
+  return el(
+    "button",
+    { type: "button", class: `button ${kind}`, ...rest },
+    symbol && icon(symbol),
+    el("span", { say: key }),
+  );
 }
 
 export const primary = (key, settings = {}) =>
-  el("button", { type: "submit", class: "button primary", ...settings }, el("span", { say: key }), el("span", { class: "spinner", "aria-hidden": "true" }));
+  el(
+    "button",
+    { type: "submit", class: "button primary", ...settings },
+    el("span", { say: key }),
+    el("span", { class: "spinner", "aria-hidden": "true" }),
+  );
+
+const named = (model) => (model.isTaughtHere ? { say: "taught_here" } : { text: model.id });
 
 /** Which model answers: a choice where there are several. */
 export function modelPicker(purpose, changed = () => {}) {
@@ -41,11 +58,17 @@ export function modelPicker(purpose, changed = () => {}) {
   const update = () => {
     const before = select.value;
     models = modelsFor(purpose);
-    fill(select, models.map((model) => el("option", { value: model.id, text: model.id })));
+    fill(
+      select,
+      models.map((model) => el("option", { value: model.id, ...named(model) })),
+    );
     if (models.some((model) => model.id === before)) select.value = before;
     select.parentElement.hidden = models.length < 2;
     only.hidden = models.length !== 1;
-    only.textContent = models[0]?.id ?? "";
+    fill(
+      only,
+      models.slice(0, 1).map((model) => el("span", named(model))),
+    );
     changed(current());
   };
   document.addEventListener("models", update);
@@ -97,12 +120,12 @@ export function results(empty) {
 }
 
 /**
- * Run jobs one at a time: a newer one cancels the older. What fails is said in words, with what to do; a wait of more
- * than a moment is shown, and what was there stays until there is something new.
+ * Run jobs one at a time: a newer one cancels the older. What fails is said in words, with what to do and a button for
+ * `again`; a wait of more than a moment is shown, and what was there stays until there is something new.
  */
 export function worker(place, trigger = null) {
   let running = null;
-  return async function work(job) {
+  return async function work(job, again) {
     running?.abort();
     const control = (running = new AbortController());
     const mark = (on) => {
@@ -118,7 +141,7 @@ export function worker(place, trigger = null) {
     } catch (error) {
       if (running !== control || error.name === "AbortError") return undefined;
       if (!(error instanceof Failure)) throw error;
-      fill(place.notice, failureNotice(error, () => work(job)));
+      fill(place.notice, failureNotice(error, again));
       return undefined;
     } finally {
       clearTimeout(timer);
@@ -194,7 +217,11 @@ export function bars(rows, settings = {}) {
     rows.map((row) => {
       const inner = [
         el("span", { class: "bar-name", text: row.name }),
-        el("span", { class: "bar-track", "aria-hidden": "true" }, el("span", { class: "bar", style: { "--share": Math.min(1, row.share / scale) } })),
+        el(
+          "span",
+          { class: "bar-track", "aria-hidden": "true" },
+          el("span", { class: "bar", style: { "--share": Math.min(1, row.share / scale) } }),
+        ),
         el("span", { class: "bar-share", text: row.shown ?? percent(row.share) }),
       ];
       const kind = `bar-row${row.chosen ? " chosen" : ""}`;

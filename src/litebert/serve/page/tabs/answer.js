@@ -2,7 +2,20 @@
 
 import { post } from "../api.js";
 import { announce, characters, el, fill, percent } from "../dom.js";
-import { absent, area, bars, composer, eitherModel, exampleChips, field, heading, modelPicker, primary, results, worker } from "../widgets.js";
+import {
+  absent,
+  area,
+  bars,
+  composer,
+  eitherModel,
+  exampleChips,
+  field,
+  heading,
+  modelPicker,
+  primary,
+  results,
+  worker,
+} from "../widgets.js";
 
 function passage(context, start, end, kind) {
   const chars = characters(context);
@@ -21,7 +34,12 @@ function verdict(answer) {
     return el(
       "div",
       {},
-      el("div", { class: "verdict" }, el("span", { class: "verdict-name serif", text: answer.text }), el("span", { class: "verdict-share", text: percent(answer.probability) })),
+      el(
+        "div",
+        { class: "verdict" },
+        el("span", { class: "verdict-name serif", text: answer.text }),
+        el("span", { class: "verdict-share", text: percent(answer.probability) }),
+      ),
       none > 0 && el("p", { class: "quiet", say: ["answer_nothing_prob", { share: percent(none) }] }),
     );
   return el(
@@ -46,10 +64,14 @@ export default {
       question.value = example.question;
       context.value = example.context;
     };
-    const chips = exampleChips("answer", (example) => example.question, (example) => {
-      take(example);
-      submit();
-    });
+    const chips = exampleChips(
+      "answer",
+      (example) => example.question,
+      (example) => {
+        take(example);
+        submit();
+      },
+    );
     const picker = modelPicker("answer", (model) => {
       const examples = chips.update(model);
       if (!begun) take(examples[0]);
@@ -60,7 +82,7 @@ export default {
       if (!question.value.trim()) return question.focus();
       if (!context.value.trim()) return context.focus();
       const asked = { question: question.value, context: context.value, model: picker.current().id };
-      const answer = await work((signal) => post("answer", asked, signal));
+      const answer = await work((signal) => post("answer", asked, signal), submit);
       if (answer) show(asked.context, answer);
     }
 
@@ -68,7 +90,8 @@ export default {
       const best = answer.text ? answer : (answer.candidates[0] ?? { start: 0, end: 0 });
       const kind = answer.text ? "found" : "guess";
       const body = el("div", {}, passage(text, best.start, best.end, kind));
-      const look = (one) => fill(body, passage(text, one.start, one.end, one.start === answer.start && answer.text ? "found" : "guess"));
+      const look = (one) =>
+        fill(body, passage(text, one.start, one.end, one.start === answer.start && answer.text ? "found" : "guess"));
       const rows = answer.candidates.map((one) => ({
         name: one.text,
         share: one.probability,
@@ -77,7 +100,14 @@ export default {
       }));
       fill(
         place.body,
-        el("div", { class: "card" }, verdict(answer), body, rows.length > 0 && el("section", { class: "ranked" }, el("h2", { class: "small", say: "answer_others" }), bars(rows))),
+        el(
+          "div",
+          { class: "card" },
+          verdict(answer),
+          body,
+          rows.length > 0 &&
+            el("section", { class: "ranked" }, el("h2", { class: "small", say: "answer_others" }), bars(rows)),
+        ),
       );
       if (answer.text) announce("answer_said", { answer: answer.text, share: percent(answer.probability) });
       else announce("answer_said_nothing", { share: percent(answer.no_answer_probability) });

@@ -2,7 +2,21 @@
 
 import { post } from "../api.js";
 import { announce, el, fill, percent } from "../dom.js";
-import { absent, area, bars, button, composer, eitherModel, exampleChips, field, heading, modelPicker, primary, results, worker } from "../widgets.js";
+import {
+  absent,
+  area,
+  bars,
+  button,
+  composer,
+  eitherModel,
+  exampleChips,
+  field,
+  heading,
+  modelPicker,
+  primary,
+  results,
+  worker,
+} from "../widgets.js";
 
 const SHOWN = 8;
 
@@ -26,17 +40,36 @@ export function familiarity(answer) {
   if (answer.unknown === undefined) return null;
   const values = { share: percent(answer.unknown) };
   if (!answer.is_unknown) return el("p", { class: "quiet", say: ["unknown_no_why", values] });
-  return el("div", { class: "unlike" }, el("span", { class: "pill warn", say: "unknown_yes" }), el("p", { class: "quiet", say: ["unknown_yes_why", values] }));
+  return el(
+    "div",
+    { class: "unlike" },
+    el("span", { class: "pill warn", say: "unknown_yes" }),
+    el("p", { class: "quiet", say: ["unknown_yes_why", values] }),
+  );
 }
 
 function verdict(answer) {
   if (answer.value !== undefined)
-    return el("div", { class: "verdict" }, el("span", { class: "verdict-kind", say: "classify_value" }), el("span", { class: "verdict-name", text: answer.value.toFixed(3) }));
+    return el(
+      "div",
+      { class: "verdict" },
+      el("span", { class: "verdict-kind", say: "classify_value" }),
+      el("span", { class: "verdict-name", text: answer.value.toFixed(3) }),
+    );
   if (answer.labels !== undefined)
     return answer.labels.length
-      ? el("div", { class: "verdict" }, answer.labels.map((label) => el("span", { class: "pill", text: label })))
+      ? el(
+          "div",
+          { class: "verdict" },
+          answer.labels.map((label) => el("span", { class: "pill", text: label })),
+        )
       : el("p", { class: "verdict", say: "classify_labels_none" });
-  return el("div", { class: "verdict" }, el("span", { class: "verdict-name", text: answer.label }), el("span", { class: "verdict-share", text: percent(answer.probability) }));
+  return el(
+    "div",
+    { class: "verdict" },
+    el("span", { class: "verdict-name", text: answer.label }),
+    el("span", { class: "verdict-share", text: percent(answer.probability) }),
+  );
 }
 
 export function shownAnswer(answer) {
@@ -56,15 +89,22 @@ export default {
     const place = results("classify_empty");
     const work = worker(place, ask);
     let begun = false;
-    const chips = exampleChips("classify", (text) => text, (text) => {
-      input.value = text;
-      submit();
-    });
+    const chips = exampleChips(
+      "classify",
+      (text) => text,
+      (text) => {
+        input.value = text;
+        submit();
+      },
+    );
     const picker = modelPicker("classify", (model) => {
       const examples = chips.update(model);
       if (!begun) input.value = examples[0];
     });
-    const pairing = button("classify_add_second", "plus", { class: "ghost", on: { click: () => pair(secondField.hidden) } });
+    const pairing = button("classify_add_second", "plus", {
+      class: "ghost",
+      on: { click: () => pair(secondField.hidden) },
+    });
 
     function pair(on) {
       secondField.hidden = !on;
@@ -77,12 +117,14 @@ export default {
       if (!input.value.trim()) return input.focus();
       const item = secondField.hidden ? { text: input.value } : { text_a: input.value, text_b: second.value };
       const name = encodeURIComponent(picker.current().id);
-      const found = await work((signal) => post(`predict/${name}`, { inputs: [item] }, signal));
+      const found = await work((signal) => post(`predict/${name}`, { inputs: [item] }, signal), submit);
       if (!found) return;
       const answer = found.answers[0];
       fill(place.body, el("div", { class: "card" }, shownAnswer(answer)));
-      if (answer.label !== undefined) announce("classify_said", { label: answer.label, share: percent(answer.probability) });
-      else announce("classify_said", { label: (answer.labels ?? []).join(", "), share: answer.value?.toFixed(3) ?? "" });
+      if (answer.label !== undefined)
+        announce("classify_said", { label: answer.label, share: percent(answer.probability) });
+      else
+        announce("classify_said", { label: (answer.labels ?? []).join(", "), share: answer.value?.toFixed(3) ?? "" });
     }
 
     input.addEventListener("input", () => {
@@ -98,8 +140,12 @@ export default {
     });
     const go = el("a", { class: "button primary", href: "#teach" }, el("span", { say: "classify_none_go" }));
     const missing = absent(
-      "classify", "classify_none", "classify_none_do", ["litebert finetune --train train.csv --out runs/mine", "litebert serve litebert-base-en runs/mine"],
-      go, el("p", { class: "quiet", say: "classify_none_or" }),
+      "classify",
+      "classify_none",
+      "classify_none_do",
+      ["litebert finetune --train train.csv --out runs/mine", "litebert serve litebert-base-en runs/mine"],
+      go,
+      el("p", { class: "quiet", say: "classify_none_or" }),
     );
     panel.append(heading("classify"), card, place.node, eitherModel("classify", [card, place.node], missing));
   },

@@ -2,7 +2,21 @@
 
 import { post } from "../api.js";
 import { announce, el, fill, percent, roving } from "../dom.js";
-import { absent, area, bars, button, composer, eitherModel, exampleChips, field, heading, modelPicker, primary, results, worker } from "../widgets.js";
+import {
+  absent,
+  area,
+  bars,
+  button,
+  composer,
+  eitherModel,
+  exampleChips,
+  field,
+  heading,
+  modelPicker,
+  primary,
+  results,
+  worker,
+} from "../widgets.js";
 
 const MASK = "[MASK]";
 const TOP = 8;
@@ -25,11 +39,15 @@ export default {
     const work = worker(place, ask);
     const history = [];
     let begun = false;
-    const chips = exampleChips("fill", (text) => text, (text) => {
-      history.length = 0;
-      input.value = text;
-      submit();
-    });
+    const chips = exampleChips(
+      "fill",
+      (text) => text,
+      (text) => {
+        history.length = 0;
+        input.value = text;
+        submit();
+      },
+    );
     const picker = modelPicker("fill", (model) => {
       const examples = chips.update(model);
       if (!begun) input.value = examples[0];
@@ -68,15 +86,24 @@ export default {
       const text = input.value;
       if (!text.trim()) return input.focus();
       if (!text.includes(MASK)) return show(text, [], 0, history.length ? "fill_done" : "fill_no_mask");
-      const found = await work((signal) => post("fill-mask", { text, top: TOP, model: picker.current()?.id }, signal));
+      const found = await work(
+        (signal) => post("fill-mask", { text, top: TOP, model: picker.current()?.id }, signal),
+        () => submit(current),
+      );
       if (found) show(text, found.masks, current);
     }
 
     function show(text, masks, current, remark = null) {
-      const place_ = (number) => show(text, masks, number);
+      const choose = (number) => show(text, masks, number);
       fill(
         place.body,
-        el("div", { class: "card" }, sentence(text, masks.length, current, place_), remark && el("p", { class: "quiet", say: remark }), masks.length > 0 && candidates(masks, current)),
+        el(
+          "div",
+          { class: "card" },
+          sentence(text, masks.length, current, choose),
+          remark && el("p", { class: "quiet", say: remark }),
+          masks.length > 0 && candidates(masks, current),
+        ),
       );
       if (masks.length) {
         const best = masks[current][0];
@@ -88,7 +115,12 @@ export default {
       const rows = masks[current].map((one) => {
         const word = readable(one.token);
         const share = percent(one.probability);
-        return { name: word, share: one.probability, label: ["fill_take", { word, share }], take: () => take(one.text) };
+        return {
+          name: word,
+          share: one.probability,
+          label: ["fill_take", { word, share }],
+          take: () => take(one.text),
+        };
       });
       return el(
         "section",
@@ -100,7 +132,7 @@ export default {
 
     async function take(text) {
       await change(text);
-      const next = place.body.querySelector("button.bar-row, .word, .slot");
+      const next = place.body.querySelector("button.bar-row") ?? place.body.querySelector(".word");
       next?.focus({ preventScroll: true });
     }
 
@@ -137,7 +169,13 @@ export default {
         input.value = hidden;
         submit(number);
       };
-      return el("button", { type: "button", class: "word", text: segment, label: ["fill_hide", { word: segment }], on: { click: hide } });
+      return el("button", {
+        type: "button",
+        class: "word",
+        text: segment,
+        label: ["fill_hide", { word: segment }],
+        on: { click: hide },
+      });
     }
 
     input.addEventListener("input", () => {

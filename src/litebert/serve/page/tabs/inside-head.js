@@ -1,7 +1,7 @@
 // One head, enlarged: point at a token to see where it looks.
 
 import { el, fill, percent, roving } from "../dom.js";
-import { drawSquares } from "../draw.js";
+import { drawSquares, heatOf } from "../draw.js";
 import { say } from "../language.js";
 
 const NAMED = 5;
@@ -33,17 +33,28 @@ export function headView(tokens, chosen) {
     const seen = shares[number];
     const most = Math.max(...seen);
     buttons.forEach((one, i) => {
-      one.style.setProperty("--heat", String(Math.sqrt(seen[i])));
+      heatOf(one, Math.sqrt(seen[i]));
       one.classList.toggle("from", i === number);
-      one.classList.toggle("deep", Math.sqrt(seen[i]) > 0.62);
     });
     settle(buttons[number]);
     band.style.setProperty("--row", String(number));
-    const order = seen.map((share, i) => [share, i]).sort((a, b) => b[0] - a[0]).filter(([share]) => share > 0 && share >= most / 50).slice(0, NAMED);
+    const order = seen
+      .map((share, i) => [share, i])
+      .sort((a, b) => b[0] - a[0])
+      .filter(([share]) => share > 0 && share >= most / 50)
+      .slice(0, NAMED);
     fill(
       looks,
       say(el("span", { class: "quiet" }), "inside_looks", { token: tokens[number] }),
-      order.map(([share, i]) => el("span", { class: "looked" }, el("span", { class: "serif", text: tokens[i] }), " ", el("span", { class: "quiet", text: percent(share) }))),
+      order.map(([share, i]) =>
+        el(
+          "span",
+          { class: "looked" },
+          el("span", { class: "serif", text: tokens[i] }),
+          " ",
+          el("span", { class: "quiet", text: percent(share) }),
+        ),
+      ),
     );
   }
 
@@ -54,7 +65,17 @@ export function headView(tokens, chosen) {
   });
 
   return {
-    node: el("div", { class: "large-head" }, title, el("div", { class: "large-body" }, frame, el("div", { class: "large-words" }, row, looks, el("p", { class: "quiet", say: "inside_hint" })))),
+    node: el(
+      "div",
+      { class: "large-head" },
+      title,
+      el(
+        "div",
+        { class: "large-body" },
+        frame,
+        el("div", { class: "large-words" }, row, el("p", { class: "quiet", say: "inside_hint" }), looks),
+      ),
+    ),
     square,
     show(rows, depth, head) {
       shares = rows;

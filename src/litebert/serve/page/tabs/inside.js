@@ -3,7 +3,19 @@
 import { post } from "../api.js";
 import { announce, el, fill, percent, roving } from "../dom.js";
 import { drawSquares } from "../draw.js";
-import { absent, area, composer, eitherModel, exampleChips, field, heading, modelPicker, primary, results, worker } from "../widgets.js";
+import {
+  absent,
+  area,
+  composer,
+  eitherModel,
+  exampleChips,
+  field,
+  heading,
+  modelPicker,
+  primary,
+  results,
+  worker,
+} from "../widgets.js";
 import { headView } from "./inside-head.js";
 import { readable } from "./fill.js";
 
@@ -11,9 +23,13 @@ const TOP = 3;
 
 /** The best few of an answer, as names and shares, whatever the task. */
 function best(answer) {
-  if (answer.masks) return answer.masks[0].slice(0, TOP).map((one) => ({ name: readable(one.token), share: one.probability }));
+  if (answer.masks)
+    return answer.masks[0].slice(0, TOP).map((one) => ({ name: readable(one.token), share: one.probability }));
   if (answer.probabilities)
-    return Object.entries(answer.probabilities).sort((a, b) => b[1] - a[1]).slice(0, TOP).map(([name, share]) => ({ name, share }));
+    return Object.entries(answer.probabilities)
+      .sort((a, b) => b[1] - a[1])
+      .slice(0, TOP)
+      .map(([name, share]) => ({ name, share }));
   return [];
 }
 
@@ -26,13 +42,24 @@ function depthRows(steps) {
       "span",
       { class: `guess-cell${one.name === winner ? " chosen" : ""}` },
       el("span", { class: "guess-name", text: one.name }),
-      el("span", { class: "bar-track", "aria-hidden": "true" }, el("span", { class: "bar", style: { "--share": one.share } })),
+      el(
+        "span",
+        { class: "bar-track", "aria-hidden": "true" },
+        el("span", { class: "bar", style: { "--share": one.share } }),
+      ),
       el("span", { class: "guess-share", text: percent(one.share) }),
     );
   return el(
     "ol",
     { class: "depths" },
-    rows.map((row) => el("li", {}, el("span", { class: "depth-name", say: ["inside_pass", { number: row.depth }] }), el("span", { class: "guesses" }, row.best.map(cell)))),
+    rows.map((row) =>
+      el(
+        "li",
+        {},
+        el("span", { class: "depth-name", say: ["inside_pass", { number: row.depth }] }),
+        el("span", { class: "guesses" }, row.best.map(cell)),
+      ),
+    ),
   );
 }
 
@@ -59,10 +86,14 @@ export default {
     const work = worker(place, ask);
     let begun = false;
     let squares = [];
-    const chips = exampleChips("inside", (text) => text, (text) => {
-      input.value = text;
-      submit();
-    });
+    const chips = exampleChips(
+      "inside",
+      (text) => text,
+      (text) => {
+        input.value = text;
+        submit();
+      },
+    );
     const picker = modelPicker("inside", (model) => {
       const examples = chips.update(model);
       if (!begun) input.value = examples[0];
@@ -72,12 +103,24 @@ export default {
       begun = true;
       const text = input.value;
       if (!text.trim()) return input.focus();
-      const found = await work((signal) => post("inside", { text, model: picker.current()?.id }, signal));
+      const found = await work((signal) => post("inside", { text, model: picker.current()?.id }, signal), submit);
       if (!found) return;
       fill(
         place.body,
-        el("section", { class: "card" }, el("h2", { say: "inside_depths" }), found.by_depth.length > 0 && el("p", { class: "quiet", say: "inside_depths_why" }), depthRows(found.by_depth)),
-        el("section", { class: "card" }, el("h2", { say: "inside_heads" }), el("p", { class: "quiet", say: "inside_heads_why" }), attention(found)),
+        el(
+          "section",
+          { class: "card" },
+          el("h2", { say: "inside_depths" }),
+          found.by_depth.length > 0 && el("p", { class: "quiet", say: "inside_depths_why" }),
+          depthRows(found.by_depth),
+        ),
+        el(
+          "section",
+          { class: "card" },
+          el("h2", { say: "inside_heads" }),
+          el("p", { class: "quiet", say: "inside_heads_why" }),
+          attention(found),
+        ),
       );
       drawSquares(squares);
       announce("inside_said", { tokens: found.tokens.length, depths: found.depths, heads: found.heads });
@@ -89,11 +132,17 @@ export default {
       const large = headView(tokens, from);
       const small = [];
       const choose = (depth, head, square) => {
-        for (const other of grid.querySelectorAll(".head")) other.setAttribute("aria-pressed", String(other === square));
+        for (const other of grid.querySelectorAll(".head"))
+          other.setAttribute("aria-pressed", String(other === square));
         settle(square);
         large.show(found.attention[depth][head], depth, head);
       };
-      const headRow = el("div", { class: "grid-names", "aria-hidden": "true" }, el("span", {}), Array.from({ length: found.heads }, (_, head) => el("span", { text: String(head + 1) })));
+      const headRow = el(
+        "div",
+        { class: "grid-names", "aria-hidden": "true" },
+        el("span", {}),
+        Array.from({ length: found.heads }, (_, head) => el("span", { text: String(head + 1) })),
+      );
       const rows = found.attention.map((heads, depth) =>
         el(
           "div",
@@ -102,23 +151,60 @@ export default {
           heads.map((shares, head) => {
             const canvas = el("canvas", { "aria-hidden": "true" });
             small.push([canvas, shares]);
-            const square = el("button", { type: "button", class: "head", label: ["inside_head", { depth: depth + 1, head: head + 1 }], "aria-pressed": "false" }, canvas);
+            const square = el(
+              "button",
+              {
+                type: "button",
+                class: "head",
+                label: ["inside_head", { depth: depth + 1, head: head + 1 }],
+                "aria-pressed": "false",
+              },
+              canvas,
+            );
             square.addEventListener("click", () => choose(depth, head, square));
             return square;
           }),
         ),
       );
-      const grid = el("div", { class: "head-grid", role: "group", label: "inside_heads", style: { "--heads": found.heads } }, headRow, rows);
+      const grid = el(
+        "div",
+        { class: "head-grid", role: "group", label: "inside_heads", style: { "--heads": found.heads } },
+        headRow,
+        rows,
+      );
       const settle = roving(grid, ".head", { columns: () => found.heads, moved: (square) => square.click() });
       squares = [...small, large.square];
       const { depth, head } = telling(found, from);
       choose(depth, head, grid.querySelectorAll(".head")[depth * found.heads + head]);
-      return el("div", { class: "attention" }, el("div", { class: "grid-frame" }, el("p", { class: "axis", "aria-hidden": "true" }, el("span", { say: "inside_row" }), " ↓  ", el("span", { say: "inside_column" }), " →"), grid), large.node);
+      return el(
+        "div",
+        { class: "attention" },
+        el(
+          "div",
+          { class: "grid-frame" },
+          el(
+            "p",
+            { class: "axis", "aria-hidden": "true" },
+            el("span", { say: "inside_row" }),
+            " ↓  ",
+            el("span", { say: "inside_column" }),
+            " →",
+          ),
+          grid,
+        ),
+        large.node,
+      );
     }
 
     input.addEventListener("input", () => (begun = true));
     document.addEventListener("theme", () => drawSquares(squares));
-    const card = composer({ fields: [field("inside_text", input)], chips: chips.node, picker: picker.node, ask, submit });
+    const card = composer({
+      fields: [field("inside_text", input)],
+      chips: chips.node,
+      picker: picker.node,
+      ask,
+      submit,
+    });
     const missing = absent("inside", "inside_none", "similar_none_do", ["litebert serve litebert-base-en"]);
     panel.append(heading("inside"), card, place.node, eitherModel("inside", [card, place.node], missing));
   },

@@ -21,7 +21,12 @@ function chart(name) {
   const value = el("span", { class: "chart-value" });
   const drawn = el("div", { class: "chart-body" });
   const told = el("span", { class: "unseen" });
-  const node = el("figure", { class: "card chart" }, el("figcaption", {}, el("span", { class: "chart-name", text: name.replaceAll("_", " ") }), value, told), drawn);
+  const node = el(
+    "figure",
+    { class: "card chart" },
+    el("figcaption", {}, el("span", { class: "chart-name", text: name.replaceAll("_", " ") }), value, told),
+    drawn,
+  );
   let length = -1;
   return {
     node,
@@ -30,8 +35,17 @@ function chart(name) {
       length = points.length;
       node.step = points.at(-1)[0];
       const tell = (point) => say(value, "runs_point", { value: short(point[1]), step: point[0] });
-      fill(drawn, curve(points, (point) => tell(point ?? points.at(-1))));
-      say(told, "runs_chart", { name, first: short(points[0][1]), start: points[0][0], last: short(points.at(-1)[1]), end: points.at(-1)[0] });
+      fill(
+        drawn,
+        curve(points, (point) => tell(point ?? points.at(-1))),
+      );
+      say(told, "runs_chart", {
+        name,
+        first: short(points[0][1]),
+        start: points[0][0],
+        last: short(points.at(-1)[1]),
+        end: points.at(-1)[0],
+      });
     },
   };
 }
@@ -45,7 +59,10 @@ export default {
     const list = el("div", { class: "run-list", role: "group", label: "runs_list" });
     const command = el("p", { class: "quiet run-command" });
     const charts = el("div", { class: "charts" });
-    const none = absent("runs", "runs_none", "runs_none_do", ["litebert pretrain --data shards --out runs/pretrain", "litebert serve --runs runs"]);
+    const none = absent("runs", "runs_none", "runs_none_do", [
+      "litebert pretrain --data shards --out runs/pretrain",
+      "litebert serve --runs runs",
+    ]);
     const view = el("div", { class: "runs" }, list, el("div", { class: "run-view" }, command, charts));
     let chosen = null;
     let drawn = new Map();
@@ -67,13 +84,27 @@ export default {
           const [key, values] = ago(run.updated);
           return el(
             "button",
-            { type: "button", class: "run", "data-run": run.name, "aria-pressed": String(run.name === chosen), on: { click: () => choose(run.name) } },
+            {
+              type: "button",
+              class: "run",
+              "data-run": run.name,
+              "aria-pressed": String(run.name === chosen),
+              on: { click: () => choose(run.name) },
+            },
             el("span", { class: "run-name", text: run.name.replaceAll(":", "/") }),
-            el("span", { class: "quiet run-state" }, el("span", { class: `state ${run.finished ? "done" : "open"}`, "aria-hidden": "true" }), el("span", { say: run.finished ? "runs_finished" : "runs_open" }), " · ", el("span", { say: [key, values] })),
+            el(
+              "span",
+              { class: "quiet run-state" },
+              el("span", { class: `state ${run.finished ? "done" : "open"}`, "aria-hidden": "true" }),
+              el("span", { say: run.finished ? "runs_finished" : "runs_open" }),
+              " · ",
+              el("span", { say: [key, values] }),
+            ),
           );
         }),
       );
-      if (focused !== undefined) list.querySelector(`[data-run="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+      if (focused !== undefined)
+        list.querySelector(`[data-run="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
     }
 
     async function look(signal) {
@@ -85,7 +116,7 @@ export default {
 
     async function refresh() {
       clearTimeout(timer);
-      const found = await work(look);
+      const found = await work(look, refresh);
       if (found) show(found);
       if (visible && !document.hidden) {
         clearTimeout(timer);

@@ -2,22 +2,39 @@
 
 import { Failure, post } from "../api.js";
 import { announce, el, fill, linesOf, newId } from "../dom.js";
-import { absent, area, bars, composer, eitherModel, exampleChips, field, heading, hint, modelPicker, primary, results, worker } from "../widgets.js";
+import { heatOf } from "../draw.js";
+import {
+  absent,
+  area,
+  bars,
+  composer,
+  eitherModel,
+  exampleChips,
+  field,
+  heading,
+  hint,
+  modelPicker,
+  primary,
+  results,
+  worker,
+} from "../widgets.js";
 
 const MOST = 40; // more would be no table to look at
 const TOP = 10;
-const DARK_FROM = 0.62; // where the ground is so dark that letters on it must be light
 
-const signed = (score) => score.toFixed(2).replace(/^-0\.00$/, "0.00").replace("-", "−");
+const signed = (score) =>
+  score
+    .toFixed(2)
+    .replace(/^-0\.00$/, "0.00")
+    .replace("-", "−");
 
 /** A table of numbers whose ground is the darker the larger they are, from the smallest to 1. */
 function heatMap(texts, scores) {
   const others = scores.flatMap((row, i) => row.filter((_, j) => i !== j));
   const low = Math.min(...others, 0.999);
   const cell = (score, same) => {
-    const heat = Math.max(0, Math.min(1, (score - low) / (1 - low)));
-    const kind = `heat${same ? " same" : ""}${heat > DARK_FROM ? " deep" : ""}`;
-    return el("td", { class: kind, style: { "--heat": heat }, text: signed(score) });
+    const node = el("td", { class: same ? "heat same" : "heat", text: signed(score) });
+    return same ? node : heatOf(node, Math.max(0, Math.min(1, (score - low) / (1 - low))));
   };
   return el(
     "div",
@@ -26,12 +43,35 @@ function heatMap(texts, scores) {
       "table",
       { class: "heat-map" },
       el("caption", { class: "unseen", say: "similar_table" }),
-      el("thead", {}, el("tr", {}, el("td"), texts.map((text, i) => el("th", { scope: "col" }, el("span", { text: String(i + 1) }))))),
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          el("td"),
+          texts.map((text, i) => el("th", { scope: "col" }, el("span", { text: String(i + 1) }))),
+        ),
+      ),
       el(
         "tbody",
         {},
         scores.map((row, i) =>
-          el("tr", {}, el("th", { scope: "row" }, el("div", { class: "row-head" }, el("span", { class: "index", text: String(i + 1) }), el("span", { class: "row-text", text: texts[i] }))), row.map((score, j) => cell(score, i === j))),
+          el(
+            "tr",
+            {},
+            el(
+              "th",
+              { scope: "row" },
+              el(
+                "div",
+                { class: "row-head" },
+                el("span", { class: "index", text: String(i + 1) }),
+                el("span", { class: "row-text", text: texts[i] }),
+              ),
+            ),
+            row.map((score, j) => cell(score, i === j)),
+          ),
         ),
       ),
     ),
@@ -54,10 +94,14 @@ function compare() {
   const place = results("similar_empty");
   const work = worker(place, ask);
   let begun = false;
-  const chips = exampleChips("similar", (text) => text.split("\n")[0], (text) => {
-    input.value = text;
-    submit();
-  });
+  const chips = exampleChips(
+    "similar",
+    (text) => text.split("\n")[0],
+    (text) => {
+      input.value = text;
+      submit();
+    },
+  );
   const picker = modelPicker("similar", (model) => {
     const examples = chips.update(model);
     if (!begun) input.value = examples[0];
@@ -68,7 +112,7 @@ function compare() {
     const texts = linesOf(input.value);
     if (texts.length < 2) return hint(place, "similar_few");
     if (texts.length > MOST) return hint(place, "similar_many", { most: MOST, count: texts.length });
-    const found = await work((signal) => post("similarity", { texts, model: picker.current()?.id }, signal));
+    const found = await work((signal) => post("similarity", { texts, model: picker.current()?.id }, signal), submit);
     if (!found) return;
     const best = mostAlike(found.scores);
     const score = best.score.toFixed(2);
@@ -77,7 +121,12 @@ function compare() {
       el(
         "div",
         { class: "card" },
-        el("div", { class: "most-alike" }, el("h2", { class: "small", say: ["similar_best", { score }] }), [best.a, best.b].map((i) => el("p", { class: "serif", text: texts[i] }))),
+        el(
+          "div",
+          { class: "most-alike" },
+          el("h2", { class: "small", say: ["similar_best", { score }] }),
+          [best.a, best.b].map((i) => el("p", { class: "serif", text: texts[i] })),
+        ),
         heatMap(texts, found.scores),
       ),
     );
@@ -85,7 +134,13 @@ function compare() {
   }
 
   input.addEventListener("input", () => (begun = true));
-  const card = composer({ fields: [field("similar_texts", input)], chips: chips.node, picker: picker.node, ask, submit });
+  const card = composer({
+    fields: [field("similar_texts", input)],
+    chips: chips.node,
+    picker: picker.node,
+    ask,
+    submit,
+  });
   return el("div", { class: "mode" }, card, place.node);
 }
 
@@ -101,10 +156,14 @@ function search() {
     query.value = example.query;
     input.value = example.texts;
   };
-  const chips = exampleChips("search", (example) => example.query, (example) => {
-    take(example);
-    submit();
-  });
+  const chips = exampleChips(
+    "search",
+    (example) => example.query,
+    (example) => {
+      take(example);
+      submit();
+    },
+  );
   const picker = modelPicker("search", (model) => {
     const examples = chips.update(model);
     if (!begun) take(examples[0]);
@@ -132,11 +191,24 @@ function search() {
     begun = true;
     const texts = linesOf(input.value);
     if (!texts.length || !query.value.trim()) return hint(place, "search_few");
-    const found = await work((signal) => find(texts, signal));
+    const found = await work((signal) => find(texts, signal), submit);
     if (!found) return;
     const hits = found.results[0];
-    const rows = hits.map((hit, i) => ({ name: hit.text, share: Math.max(0, hit.score), shown: signed(hit.score), chosen: i === 0 }));
-    fill(place.body, el("div", { class: "card ranked" }, el("h2", { class: "small", say: "search_results" }), bars(rows)));
+    const rows = hits.map((hit, i) => ({
+      name: hit.text,
+      share: Math.max(0, hit.score),
+      shown: signed(hit.score),
+      chosen: i === 0,
+    }));
+    fill(
+      place.body,
+      el(
+        "div",
+        { class: "card ranked", "data-query": query.value },
+        el("h2", { class: "small", say: "search_results" }),
+        bars(rows),
+      ),
+    );
     announce("search_said", { count: hits.length, text: hits[0]?.text ?? "" });
   }
 
@@ -161,7 +233,12 @@ function switcher(modes) {
     { class: "switch" },
     el("legend", { class: "unseen", say: "similar_mode" }),
     modes.map(([key], number) =>
-      el("label", {}, el("input", { type: "radio", name, checked: number === 0, on: { change: () => show(key) } }), el("span", { say: key })),
+      el(
+        "label",
+        {},
+        el("input", { type: "radio", name, checked: number === 0, on: { change: () => show(key) } }),
+        el("span", { say: key }),
+      ),
     ),
   );
 }
@@ -170,8 +247,16 @@ export default {
   id: "similar",
   icon: "similar",
   build(panel) {
-    const modes = [["similar_compare", compare()], ["similar_search", search()]];
-    const all = el("div", {}, switcher(modes), modes.map(([, node]) => node));
+    const modes = [
+      ["similar_compare", compare()],
+      ["similar_search", search()],
+    ];
+    const all = el(
+      "div",
+      {},
+      switcher(modes),
+      modes.map(([, node]) => node),
+    );
     const missing = absent("similar", "similar_none", "similar_none_do", ["litebert serve litebert-base-en"]);
     panel.append(heading("similar"), all, eitherModel("similar", [all], missing));
   },

@@ -2,7 +2,19 @@
 
 import { post } from "../api.js";
 import { announce, characters, el, fill, percent } from "../dom.js";
-import { absent, area, composer, eitherModel, exampleChips, field, heading, modelPicker, primary, results, worker } from "../widgets.js";
+import {
+  absent,
+  area,
+  composer,
+  eitherModel,
+  exampleChips,
+  field,
+  heading,
+  modelPicker,
+  primary,
+  results,
+  worker,
+} from "../widgets.js";
 
 const COLOURS = 8;
 
@@ -40,7 +52,13 @@ function legend(spans, colours) {
     "ul",
     { class: "legend", label: "tag_legend" },
     [...counts].map(([kind, count]) =>
-      el("li", {}, el("span", { class: `swatch k${colours.get(kind)}`, "aria-hidden": "true" }), el("span", { text: kind }), el("span", { class: "quiet", text: `× ${count}` })),
+      el(
+        "li",
+        {},
+        el("span", { class: `swatch k${colours.get(kind)}`, "aria-hidden": "true" }),
+        el("span", { text: kind }),
+        el("span", { class: "quiet", text: `× ${count}` }),
+      ),
     ),
   );
 }
@@ -53,8 +71,26 @@ function table(spans) {
     el(
       "table",
       { class: "plain" },
-      el("thead", {}, el("tr", {}, ["tag_what", "tag_kind", "tag_sure"].map((key) => el("th", { scope: "col", say: key })))),
-      el("tbody", {}, spans.map((span) => el("tr", {}, [span.text, span.label, percent(span.probability)].map((cell) => el("td", { text: cell }))))),
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          ["tag_what", "tag_kind", "tag_sure"].map((key) => el("th", { scope: "col", say: key })),
+        ),
+      ),
+      el(
+        "tbody",
+        {},
+        spans.map((span) =>
+          el(
+            "tr",
+            {},
+            [span.text, span.label, percent(span.probability)].map((cell) => el("td", { text: cell })),
+          ),
+        ),
+      ),
     ),
   );
 }
@@ -68,10 +104,14 @@ export default {
     const place = results("tag_empty");
     const work = worker(place, ask);
     let begun = false;
-    const chips = exampleChips("tag", (text) => text, (text) => {
-      input.value = text;
-      submit();
-    });
+    const chips = exampleChips(
+      "tag",
+      (text) => text,
+      (text) => {
+        input.value = text;
+        submit();
+      },
+    );
     const picker = modelPicker("tag", (model) => {
       const examples = chips.update(model);
       if (!begun) input.value = examples[0];
@@ -82,11 +122,16 @@ export default {
       const text = input.value;
       if (!text.trim()) return input.focus();
       const model = picker.current();
-      const found = await work((signal) => post(`predict/${encodeURIComponent(model.id)}`, { inputs: [{ text }] }, signal));
+      const found = await work(
+        (signal) => post(`predict/${encodeURIComponent(model.id)}`, { inputs: [{ text }] }, signal),
+        submit,
+      );
       if (!found) return;
       const spans = [...found.answers[0].spans].sort((a, b) => a.start - b.start);
       const colours = coloursOf(model.labels, spans);
-      const rest = spans.length ? [legend(spans, colours), table(spans)] : [el("p", { class: "quiet", say: "tag_nothing" })];
+      const rest = spans.length
+        ? [legend(spans, colours), table(spans)]
+        : [el("p", { class: "quiet", say: "tag_nothing" })];
       fill(place.body, el("div", { class: "card" }, marked(text, spans, colours), rest));
       announce("tag_said", { count: spans.length });
     }

@@ -9,12 +9,36 @@ export function classList() {
   let list = [];
 
   function make(name, examples) {
-    const title = el("input", { class: "text line class-name", type: "text", autocomplete: "off", maxlength: "200", value: name });
-    const lines = el("textarea", { class: "text lines", rows: 6, spellcheck: "false", value: examples, placeholder: "teach_examples_hint" });
+    const title = el("input", {
+      class: "text line class-name",
+      type: "text",
+      autocomplete: "off",
+      maxlength: "200",
+      value: name,
+    });
+    const lines = el("textarea", {
+      class: "text lines",
+      rows: 6,
+      spellcheck: "false",
+      value: examples,
+      placeholder: "teach_examples_hint",
+    });
     const count = el("span", { class: "quiet count" });
     const cross = el("button", { type: "button", class: "icon-button", on: { click: () => drop(one) } }, icon("cross"));
-    const box = el("div", { class: "class", role: "group" }, el("div", { class: "class-head" }, title, cross), lines, count);
-    const one = { title, lines, box, cross, tell: () => say(count, "teach_count", { count: linesOf(lines.value).length }) };
+    const box = el(
+      "div",
+      { class: "class", role: "group" },
+      el("div", { class: "class-head" }, title, cross),
+      lines,
+      count,
+    );
+    const one = {
+      title,
+      lines,
+      box,
+      cross,
+      tell: () => say(count, "teach_count", { count: linesOf(lines.value).length }),
+    };
     lines.addEventListener("input", one.tell);
     one.tell();
     return one;
@@ -30,7 +54,10 @@ export function classList() {
       say(one.box, "teach_class_hint", { number }, "label");
       one.cross.disabled = list.length < 3;
     });
-    fill(node, list.map((one) => one.box));
+    fill(
+      node,
+      list.map((one) => one.box),
+    );
   }
 
   function drop(one) {

@@ -9,10 +9,24 @@ export function mattered(answer) {
     el(
       "li",
       { class: `reason ${one.weight < 0 ? "against" : "for"}` },
-      el("span", { class: "reason-text" }, el("span", { class: "serif", text: one.text }), one.is_name && el("span", { class: "quiet" }, " · ", el("span", { say: "teach_name" }))),
+      el(
+        "span",
+        { class: "reason-text" },
+        el("span", { class: "serif", text: one.text }),
+        one.is_name && el("span", { class: "quiet" }, " · ", el("span", { say: "teach_name" })),
+      ),
       el("span", { class: "pill plain", text: one.label }),
-      el("span", { class: "reason-track", "aria-hidden": "true" }, el("span", { class: "bar", style: { "--share": Math.abs(one.weight) / most } })),
-      el("span", { class: "reason-side" }, el("span", { say: one.weight < 0 ? "teach_against" : "teach_for" }), ` ${Math.abs(one.weight).toFixed(2)}`),
+      el(
+        "span",
+        { class: "reason-track", "aria-hidden": "true" },
+        el("span", { class: "bar", style: { "--share": Math.abs(one.weight) / most } }),
+      ),
+      el(
+        "span",
+        { class: "reason-side" },
+        el("span", { say: one.weight < 0 ? "teach_against" : "teach_for" }),
+        ` ${Math.abs(one.weight).toFixed(2)}`,
+      ),
     );
   return el(
     "section",

@@ -5,28 +5,58 @@ import { announce, el, fill, percent } from "../dom.js";
 import { EXAMPLES } from "../examples.js";
 import { say, words } from "../language.js";
 import { setTaught, textLanguage } from "../models.js";
-import { area, absent, button, composer, eitherModel, heading, hint, modelPicker, primary, results, worker } from "../widgets.js";
+import {
+  area,
+  absent,
+  button,
+  composer,
+  eitherModel,
+  heading,
+  hint,
+  modelPicker,
+  primary,
+  results,
+  worker,
+} from "../widgets.js";
 import { classList } from "./teach-classes.js";
 import { mattered } from "./teach-reasons.js";
 import { shownAnswer } from "./classify.js";
 
 const TYPING_MS = 350; // a pause of this length while typing asks the model
-const WIDE = 0.15; // a margin of more says little
+const WIDE = 0.15; // a margin of more says little,
+const FEW = 20; // and so does a share of fewer examples
 
 const duration = (seconds) =>
-  seconds >= 7200 ? words("hours", { count: Math.round(seconds / 3600) }) : words("minutes", { count: Math.max(1, Math.round(seconds / 60)) });
+  seconds >= 7200
+    ? words("hours", { count: Math.round(seconds / 3600) })
+    : words("minutes", { count: Math.max(1, Math.round(seconds / 60)) });
+
+/** The folder in the zip that the server gives. */
+const folderOf = (taught) => taught.model.slice(0, "adapted-".length + 8);
 
 /** How good it is, in honest words. */
 function quality(taught) {
-  if (taught.accuracy_left_out === null)
-    return el("p", { class: "quiet", say: "teach_right_none" });
-  const wide = taught.margin === null || taught.margin > WIDE;
+  if (taught.accuracy_left_out === null) return el("p", { class: "quiet", say: "teach_right_none" });
+  const wide = taught.margin === null || taught.margin > WIDE || taught.examples < FEW;
   const how = wide ? "teach_right_wide" : ["teach_right_how", { margin: Math.round(100 * taught.margin) }];
   return el(
     "div",
     { class: "quality" },
-    el("p", { class: "quality-share" }, el("strong", { text: percent(taught.accuracy_left_out) }), " ", el("span", { say: "teach_right" })),
-    el("p", { class: "quiet" }, el("span", { say: how }), " ", el("span", { say: ["teach_right_chance", { share: percent(taught.chance) }] })),
+    el(
+      "p",
+      { class: "quality-share" },
+      el("strong", { text: percent(taught.accuracy_left_out) }),
+      " ",
+      el("span", { say: "teach_right" }),
+    ),
+    el(
+      "p",
+      { class: "quiet" },
+      el("span", { say: how }),
+      " ",
+      el("span", { say: ["teach_right_chance", { share: percent(taught.chance) }] }),
+      taught.with_twice !== null && el("span", { say: ["teach_more", { share: percent(taught.with_twice) }] }),
+    ),
   );
 }
 
@@ -36,7 +66,18 @@ function mistakes(list) {
     "details",
     { class: "fold" },
     el("summary", { say: "teach_mistakes" }),
-    el("ul", { class: "mistakes" }, list.map((one) => el("li", {}, el("span", { class: "serif", text: one.text }), el("span", { class: "quiet", say: ["teach_mistake", { label: one.label, taken: one.taken_for }] })))),
+    el(
+      "ul",
+      { class: "mistakes" },
+      list.map((one) =>
+        el(
+          "li",
+          {},
+          el("span", { class: "serif", text: one.text }),
+          el("span", { class: "quiet", say: ["teach_mistake", { label: one.label, taken: one.taken_for }] }),
+        ),
+      ),
+    ),
   );
 }
 
@@ -54,7 +95,8 @@ export default {
     let tries = [];
     const picker = modelPicker("teach", (model) => {
       const sets = EXAMPLES[textLanguage(model)].teach;
-      const chip = (settings, set) => el("button", { type: "button", class: "chip", ...settings, on: { click: () => start(set) } });
+      const chip = (settings, set) =>
+        el("button", { type: "button", class: "chip", ...settings, on: { click: () => start(set) } });
       fill(
         starts,
         el("span", { class: "chips-name", say: "teach_start" }),
@@ -85,13 +127,11 @@ export default {
       if (given.length < 2) return hint(place, "teach_need_classes");
       const examples = given.flatMap((one) => one.examples.map((text) => ({ text, label: one.name })));
       const before = taught;
-      const found = await work(async (signal) => {
-        if (before) await forget(before);
-        return post("adapt", { examples, model: picker.current()?.id }, signal);
-      });
+      const found = await work((signal) => post("adapt", { examples, model: picker.current()?.id }, signal), submit);
       if (!found) return;
       show(found, place.body.querySelector("#teach-try")?.value ?? "");
       announce("teach_said", { classes: given.length, count: examples.length });
+      if (before) remove(`adapt/${before.id}`).catch(() => {}); // it would be forgotten by itself, only later
     }
 
     async function forget(one) {
@@ -115,7 +155,12 @@ export default {
           { class: "card" },
           el("h2", { say: ["teach_learned", { classes: found.classes.length, count: found.examples }] }),
           quality(found),
-          found.hints.length > 0 && el("ul", { class: "hints" }, found.hints.map((one) => el("li", { text: one }))),
+          found.hints.length > 0 &&
+            el(
+              "ul",
+              { class: "hints" },
+              found.hints.map((one) => el("li", { text: one })),
+            ),
           mistakes(found.mistakes),
           takeAway(found),
         ),
@@ -124,28 +169,34 @@ export default {
     }
 
     function takeAway(found) {
-      const save = button("teach_download", "download", { on: { click: () => work(() => saveAs(found)) } });
-      const drop = button("teach_forget", "cross", {
-        class: "ghost",
-        on: {
-          click: () =>
-            work(async () => {
-              await forget(found);
-              fill(place.body, el("p", { class: "empty", say: "teach_forgotten" }));
-            }),
-        },
-      });
+      const keep = () => work(() => saveAs(found), keep);
+      const drop = () =>
+        work(async () => {
+          await forget(found);
+          fill(place.body, el("p", { class: "empty", say: "teach_forgotten" }));
+        }, drop);
       return el(
         "div",
         { class: "take-away" },
-        el("div", { class: "buttons" }, save, drop),
-        el("p", { class: "quiet" }, el("span", { say: ["teach_expires", { time: () => duration(found.expires_in_s) }] }), " ", el("code", { text: `litebert serve ${found.model}` })),
+        el(
+          "div",
+          { class: "buttons" },
+          button("teach_download", "download", { on: { click: keep } }),
+          button("teach_forget", "cross", { class: "ghost", on: { click: drop } }),
+        ),
+        el(
+          "p",
+          { class: "quiet" },
+          el("span", { say: ["teach_expires", { time: () => duration(found.expires_in_s) }] }),
+          " ",
+          el("code", { text: `litebert serve ${folderOf(found)}` }),
+        ),
       );
     }
 
     async function saveAs(found) {
       const url = URL.createObjectURL(await download(`adapt/${found.id}/download`));
-      const link = el("a", { href: url, download: `${found.model}.zip` });
+      const link = el("a", { href: url, download: `${folderOf(found)}.zip` });
       link.click();
       setTimeout(() => URL.revokeObjectURL(url), 60_000);
     }
@@ -158,7 +209,7 @@ export default {
       const ask_ = async () => {
         const text = input.value.trim();
         if (!text) return;
-        const answer = await work_((signal) => post(`adapt/${found.id}/explain`, { text }, signal));
+        const answer = await work_((signal) => post(`adapt/${found.id}/explain`, { text }, signal), ask_);
         if (!answer) return;
         fill(place_.body, shownAnswer(answer), mattered(answer), corrections(text, found.classes, answer.label));
         announce("classify_said", { label: answer.label, share: percent(answer.probability) });
@@ -171,12 +222,14 @@ export default {
         input.value = text;
         ask_();
       };
-      const chips = tries.length > 0 && el(
-        "div",
-        { class: "chips", role: "group", label: "examples" },
-        el("span", { class: "chips-name", say: "examples" }),
-        tries.map((text) => el("button", { type: "button", class: "chip", text, on: { click: () => take(text) } })),
-      );
+      const chips =
+        tries.length > 0 &&
+        el(
+          "div",
+          { class: "chips", role: "group", label: "examples" },
+          el("span", { class: "chips-name", say: "examples" }),
+          tries.map((text) => el("button", { type: "button", class: "chip", text, on: { click: () => take(text) } })),
+        );
       const label = el("label", { htmlFor: "teach-try" }, el("h2", { say: "teach_try" }));
       if (given) take(given);
       return el("div", { class: "card" }, label, input, chips, place_.node);
@@ -193,7 +246,9 @@ export default {
         "div",
         { class: "chips" },
         el("span", { class: "chips-name", say: "teach_correct" }),
-        others.map((name) => el("button", { type: "button", class: "chip", text: name, on: { click: () => give(name) } })),
+        others.map((name) =>
+          el("button", { type: "button", class: "chip", text: name, on: { click: () => give(name) } }),
+        ),
       );
     }
 
