@@ -38,14 +38,8 @@ def test_what_is_wrong_with_a_request_is_said_in_one_form(client: Any) -> None:
     assert "top" in problem(client.post("/fill-mask", json={"text": "a [MASK]", "top": 0}), 400)["message"]
     assert "[MASK]" in problem(client.post("/fill-mask", json={"text": "no gap"}), 400)["message"]
     assert "mistyped" in problem(client.post("/tag", json={"text": "a", "mistyped": 1}), 400)["message"]
-    for body in (
-        b"",
-        b"{",
-        b"[" * 100_000,
-        b"\xff\xfe",
-        b'{"text": "\\ud800 [MASK]"}',
-        b'{"text": 1' + b"0" * 9999 + b"}",
-    ):
+    long = b'{"text": 1' + b"0" * 9999 + b"}"
+    for body in (b"", b"{", b"[" * 100_000, b"\xff\xfe", b'{"text": "\\ud800 [MASK]"}', long):
         problem(client.post("/fill-mask", content=body, headers={"content-type": "application/json"}), 400)
     assert "'nope' is not served" in problem(client.post("/predict/nope", json={"inputs": ["a"]}), 404)["message"]
     problem(client.get("/nothing"), 404)
