@@ -30,6 +30,8 @@ from tests.serve.conftest import listening
 
 FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-sync"
 TABS = ("fill", "classify", "tag", "answer", "similar", "teach", "inside", "runs")
+PATIENCE_MS = 30_000
+"""Other tests may run beside these."""
 KEY = "a-key-for-the-tests-of-the-page"
 ODD = "🙂 The lighthouse keeper wrote down the weather every morning, and the baker opened at five."
 """It begins with a character that JavaScript counts twice."""
@@ -44,8 +46,9 @@ CLASSES = {
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     peer("playwright")
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE_MS)
     path = shutil.which("chromium")
     if path is None:
         missing("chromium (apt-get install chromium)")
@@ -122,7 +125,7 @@ def visit(browser: Any, address: str) -> Iterator[Open]:
         settings = {"viewport": {"width": 1280, "height": 860}, "locale": "en-US", "color_scheme": "light"} | settings
         context = browser.new_context(**settings)
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(PATIENCE_MS)
         # a browser notes every refusal of a server; where one is provoked, that is no complaint
         opened.append((context, at, Watched(page, lambda text: failing and text.startswith("Failed to load resource"))))
         page.goto(f"{at}/#{tab}")
@@ -166,7 +169,8 @@ def submit(place: Any) -> None:
 def filled(model: Model, text: str) -> list[tuple[str, str]]:
     found: Any = model.fill_mask(text, 8)
     first = found[0] if isinstance(found[0], list) else found
-    return [(one.token.replace("▁", "").strip(), percent(one.probability)) for one in first]
+    names = [one.token.replace("▁", "") if one.token.startswith("▁") else f"…{one.token}" for one in first]
+    return [(name, percent(one.probability)) for name, one in zip(names, first, strict=True)]
 
 
 def test_a_blank_is_filled_by_a_click_and_the_next_one_follows(visit: Open, builtin: Model) -> None:
@@ -604,6 +608,24 @@ def test_a_wait_is_shown_after_a_moment_only(visit: Open) -> None:
     waiting[0].continue_()
     place.locator(".bars").wait_for()
     assert place.locator("[data-waiting]").count() == 0
+
+
+def test_nothing_jumps_when_the_models_are_known(browser: Any, address: str) -> None:
+    context = browser.new_context(viewport={"width": 1280, "height": 860})
+    page, waiting = context.new_page(), []
+    page.add_init_script(
+        "window.shift = 0; new PerformanceObserver(list => list.getEntries().forEach(one => window.shift += one.value))"
+        ".observe({ type: 'layout-shift', buffered: true })"
+    )
+    page.route("**/v1/models", lambda route: waiting.append(route))
+    page.goto(f"{address}/#fill")
+    page.locator("#panel-fill .chip").first.wait_for()
+    page.wait_for_timeout(100)  # until it has been painted once
+    waiting[0].continue_()
+    page.get_by_text("8 models").wait_for()
+    page.wait_for_timeout(100)
+    assert page.evaluate("window.shift") < 0.01
+    context.close()
 
 
 def test_texts_are_never_markup(visit: Open) -> None:

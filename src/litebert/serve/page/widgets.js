@@ -72,6 +72,7 @@ export function modelPicker(purpose, changed = () => {}) {
     changed(current());
   };
   document.addEventListener("models", update);
+  update(); // before they are known too, so that nothing moves when they are
   return { node, current };
 }
 

@@ -24,6 +24,13 @@ const TOP = 8;
 /** A token as people write it: its mark for the beginning of a word is no part of it. */
 export const readable = (token) => token.replaceAll("▁", " ").trim() || "␣";
 
+/** The same for candidates, of which some may go on with the word before: …ly. */
+export function readableFills(fills) {
+  const isMarked = fills.some((one) => /^▁\p{L}/u.test(one.token));
+  const goesOn = (token) => token.startsWith("##") || (isMarked && /^\p{Script=Latin}/u.test(token));
+  return fills.map(({ token }) => (goesOn(token) ? `…${token.replace("##", "")}` : readable(token)));
+}
+
 /** Words and what stands between them. */
 function segments(text) {
   return [...new Intl.Segmenter(undefined, { granularity: "word" }).segment(text)];
@@ -107,13 +114,18 @@ export default {
       );
       if (masks.length) {
         const best = masks[current][0];
-        announce("fill_said", { word: readable(best.token), share: percent(best.probability), count: masks.length });
+        announce("fill_said", {
+          word: readableFills(masks[current])[0],
+          share: percent(best.probability),
+          count: masks.length,
+        });
       } else announce(remark);
     }
 
     function candidates(masks, current) {
-      const rows = masks[current].map((one) => {
-        const word = readable(one.token);
+      const names = readableFills(masks[current]);
+      const rows = masks[current].map((one, i) => {
+        const word = names[i];
         const share = percent(one.probability);
         return {
           name: word,

@@ -17,14 +17,17 @@ import {
   worker,
 } from "../widgets.js";
 import { headView } from "./inside-head.js";
-import { readable } from "./fill.js";
+import { readable, readableFills } from "./fill.js";
 
 const TOP = 3;
 
 /** The best few of an answer, as names and shares, whatever the task. */
 function best(answer) {
-  if (answer.masks)
-    return answer.masks[0].slice(0, TOP).map((one) => ({ name: readable(one.token), share: one.probability }));
+  if (answer.masks) {
+    const fills = answer.masks[0].slice(0, TOP);
+    const names = readableFills(answer.masks[0]);
+    return fills.map((one, number) => ({ name: names[number], share: one.probability }));
+  }
   if (answer.probabilities)
     return Object.entries(answer.probabilities)
       .sort((a, b) => b[1] - a[1])
