@@ -53,6 +53,7 @@ def embeddings(given: Given):
 
 listening = socket.socket()
 listening.bind(("127.0.0.1", 0))
+listening.listen(2048)
 print(f"http://127.0.0.1:{listening.getsockname()[1]}/", file=sys.stderr, flush=True)
 uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])
 """

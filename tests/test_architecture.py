@@ -100,7 +100,8 @@ def test_importing_litebert_imports_nothing_heavy() -> None:
 
 
 OPTIONAL = {
-    "kernels", "attention_kernels", "estimator", "app", "endpoints", "job_endpoints", "metrics", "schema", "server",
+    "kernels", "attention_kernels", "estimator", "answers", "app", "endpoints", "job_endpoints", "metrics", "schema",
+    "server",
 }  # fmt: skip
 
 

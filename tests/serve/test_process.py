@@ -13,12 +13,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from litebert.cli import main
+from litebert.recipes.serve import Config, settings_of
 from tests.conftest import peer
 from tests.serve.conftest import TEXTS
 
@@ -172,3 +174,39 @@ def test_mistakes_of_the_command_are_told_in_one_line(
         assert said in capsys.readouterr().err
     taken.close()
     assert main(["serve", str(tmp_path / "nothing"), "--port", "0"]) == 2
+
+
+CHANGED: dict[str, Any] = {
+    "models": ("a",), "host": "0.0.0.0", "port": 1, "engine": "torch", "open_metrics": True, "allowed_hosts": ("b",),
+    "workers": 2, "state_dir": "c", "runs": "", "drain_s": 9.0, "quiet": True,
+}  # fmt: skip
+BY_FILE = "api_key_file"
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Config)])
+def test_every_flag_reaches_the_server(name: str, tmp_path: Path) -> None:
+    plain = Config()
+    (tmp_path / "keys").write_text("a-key-of-sixteen-or-more", encoding="utf-8")
+    value = str(tmp_path / "keys") if name == BY_FILE else CHANGED.get(name, 7)
+    assert settings_of(replace(plain, **{name: value})) != settings_of(plain)
+
+
+def test_only_this_machine_is_served_unless_told_otherwise() -> None:
+    assert settings_of(Config()).allowed_hosts == ("localhost", "127.0.0.1", "::1")
+    assert settings_of(Config(host="localhost")).is_local
+    assert settings_of(Config(host="::1")).is_local
+    everywhere = settings_of(Config(host="0.0.0.0"))
+    assert not everywhere.is_local
+    assert everywhere.allowed_hosts == ()
+
+
+def test_a_server_for_others_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    from litebert.recipes import serve
+    from litebert.serve import launch
+
+    monkeypatch.setattr(launch, "launch", lambda *_: 0)
+    with pytest.warns(UserWarning, match="anybody who can reach it may use it"):
+        serve.run(Config(host="0.0.0.0", port=0))
+    monkeypatch.setenv("LITEBERT_API_KEYS", "a-key-of-sixteen-or-more")
+    with pytest.warns(UserWarning, match="other machines can reach this server$"):
+        serve.run(Config(host="0.0.0.0", port=0))

@@ -34,6 +34,7 @@ class Config:
     host: str = "127.0.0.1"
     """Where to listen; 127.0.0.1 is this machine alone."""
     port: int = 8000
+    """Where to listen there; 0 is any that is free."""
     engine: Literal["auto", "torch", "int8"] = "auto"
     """auto: from eight bits where a folder holds them (litebert quantize) and the CPU can."""
     api_key_file: str = ""

@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 
 from litebert import __version__
 from litebert.errors import LitebertError
-from litebert.serve import endpoints, job_endpoints, schema
+from litebert.serve import answers, endpoints, job_endpoints
 from litebert.serve.batcher import Full
 from litebert.serve.gate import FAILED, Access, Gate, State
 from litebert.serve.limits import Limits, Refused
@@ -49,7 +49,7 @@ def build(make_service: Callable[[], Service], limits: Limits, access: Access, s
         await service.close()
 
     failures: dict[int | str, dict[str, Any]] = {
-        status: {"model": schema.Error} for status in (400, 401, 403, 404, 408, 413, 429, 503, 504)
+        status: {"model": answers.Error} for status in (400, 401, 403, 404, 408, 413, 429, 503, 504)
     }
     app = FastAPI(
         title="litebert", version=__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None,
@@ -117,7 +117,7 @@ def _add_status(app: FastAPI, state: State, metrics: Metrics) -> None:
         text = await service.engine.aside(metrics.text, service)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @app.get("/v1/models", response_model=schema.Answer, tags=["OpenAI"])
+    @app.get("/v1/models", response_model=answers.ModelList, tags=["OpenAI"])
     async def models(request: Request) -> dict[str, Any]:
         """The models, as OpenAI's clients list them, and what each can do."""
         served = request.app.state.service.registry

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic_core import to_json
 
 from litebert.predict import Model
-from litebert.serve import schema
+from litebert.serve import answers, schema
 from litebert.serve.inside import MOST_TOKENS, look_inside
 from litebert.serve.limits import Refused, check_count, check_lengths, check_texts
 from litebert.serve.registry import Served, dimensions_of
@@ -32,17 +32,17 @@ async def as_json(service: Service, content: Any) -> Response:
     return Response(body, media_type="application/json")
 
 
-@router.post("/predict/{model}", response_model=schema.PredictAnswer, tags=["tasks"])
+@router.post("/predict/{model}", response_model=answers.Predicted, tags=["tasks"])
 async def predict(model: str, given: schema.PredictRequest, request: Request) -> Response:
     """What `litebert predict` answers, for every task."""
     service = service_of(request)
     check_inputs(service, given.inputs)
     served = await service.find(model)
-    answers = await service.engine.answers(served.model, given.inputs, given.passes, given.top)
-    return await as_json(service, {"model": served.name, "task": served.task, "answers": answers})
+    found = await service.engine.answers(served.model, given.inputs, given.passes, given.top)
+    return await as_json(service, {"model": served.name, "task": served.task, "answers": found})
 
 
-@router.post("/fill-mask", response_model=schema.FillAnswer, tags=["tasks"])
+@router.post("/fill-mask", response_model=answers.Filled, tags=["tasks"])
 async def fill_mask(given: schema.FillRequest, request: Request) -> Response:
     """The likeliest words for every [MASK] of a text."""
     service = service_of(request)
@@ -52,7 +52,7 @@ async def fill_mask(given: schema.FillRequest, request: Request) -> Response:
     return await as_json(service, {"model": served.name} | _present(answer, "text"))
 
 
-@router.post("/answer", response_model=schema.Answer, tags=["tasks"])
+@router.post("/answer", response_model=answers.Answered, tags=["tasks"])
 async def answer_question(given: schema.QuestionRequest, request: Request) -> Response:
     """Where in the context the answer stands."""
     service = service_of(request)
@@ -63,7 +63,7 @@ async def answer_question(given: schema.QuestionRequest, request: Request) -> Re
     return await as_json(service, {"model": served.name} | _present(answer, "context"))
 
 
-@router.post("/tag", response_model=schema.PredictAnswer, tags=["tasks"])
+@router.post("/tag", response_model=answers.Predicted, tags=["tasks"])
 async def tag(given: schema.TextsRequest, request: Request) -> Response:
     """Names and other spans of texts."""
     service = service_of(request)
@@ -71,7 +71,7 @@ async def tag(given: schema.TextsRequest, request: Request) -> Response:
     return await _for_texts(service, served, given.all_texts)
 
 
-@router.post("/classify", response_model=schema.PredictAnswer, tags=["tasks"])
+@router.post("/classify", response_model=answers.Predicted, tags=["tasks"])
 async def classify(given: schema.TextsRequest, request: Request) -> Response:
     """The class of texts, their labels, or their number, as the model was taught."""
     service = service_of(request)
@@ -81,7 +81,7 @@ async def classify(given: schema.TextsRequest, request: Request) -> Response:
     return await _for_texts(service, taught, given.all_texts)
 
 
-@router.post("/similarity", response_model=schema.SimilarityAnswer, tags=["vectors"])
+@router.post("/similarity", response_model=answers.Similar, tags=["vectors"])
 async def similarity(given: schema.SimilarityRequest, request: Request) -> Response:
     """How alike texts are, as cosines: a matrix of all with all, or of a with b."""
     service = service_of(request)
@@ -96,7 +96,7 @@ async def similarity(given: schema.SimilarityRequest, request: Request) -> Respo
     return await as_json(service, {"model": served.name, "scores": scores})
 
 
-@router.post("/v1/embeddings", response_model=schema.Answer, tags=["OpenAI"])
+@router.post("/v1/embeddings", response_model=answers.Embedded, tags=["OpenAI"])
 async def embeddings(given: schema.EmbeddingsRequest, request: Request) -> Response:
     """As OpenAI's, with `litebert`'s vectors."""
     service = service_of(request)
@@ -114,7 +114,7 @@ async def embeddings(given: schema.EmbeddingsRequest, request: Request) -> Respo
     return await as_json(service, {"object": "list", "data": data, "model": served.name, "usage": usage})
 
 
-@router.post("/v1/rerank", response_model=schema.Answer, tags=["vectors"])
+@router.post("/v1/rerank", response_model=answers.Reranked, tags=["vectors"])
 async def rerank(given: schema.RerankRequest, request: Request) -> Response:
     """Documents by how well they suit a query: by a model of pairs where one is named, else by cosines of vectors."""
     service = service_of(request)
@@ -122,8 +122,8 @@ async def rerank(given: schema.RerankRequest, request: Request) -> Response:
     served = service.registry.for_vectors(given.model)
     if (task := served.model.task) is not None and getattr(task, "pairs", None) and is_grading(served.model):
         pairs = [[given.query, document] for document in given.documents]
-        answers = await service.engine.answers(served.model, pairs)
-        scores, tokens = [grade_of(task, answer) for answer in answers], None
+        found = await service.engine.answers(served.model, pairs)
+        scores, tokens = [grade_of(task, answer) for answer in found], None
     else:
         vectors, tokens = await service.engine.vectors(served.model, [given.query, *given.documents])
         scores = (unit(vectors[1:]) @ unit(vectors[:1])[0]).tolist()
@@ -136,7 +136,7 @@ async def rerank(given: schema.RerankRequest, request: Request) -> Response:
     return await as_json(service, {"model": served.name, "results": results, "usage": {"total_tokens": tokens}})
 
 
-@router.post("/inside", response_model=schema.Answer, tags=["tasks"])
+@router.post("/inside", response_model=answers.Inside, tags=["tasks"])
 async def inside(given: schema.InsideRequest, request: Request) -> Response:
     """Which tokens look at which, head by head and pass by pass, and the answer after every pass."""
     service = service_of(request)
@@ -166,8 +166,8 @@ def _strings(item: Any) -> list[str]:
 
 async def _for_texts(service: Service, served: Served, texts: list[str]) -> Response:
     check_texts(texts, service.limits, "texts")
-    answers = await service.engine.answers(served.model, texts)
-    return await as_json(service, {"model": served.name, "task": served.task, "answers": answers})
+    found = await service.engine.answers(served.model, texts)
+    return await as_json(service, {"model": served.name, "task": served.task, "answers": found})
 
 
 def _present(answer: dict[str, Any] | None, param: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import FileResponse
 from starlette.background import BackgroundTask
 
-from litebert.serve import schema
+from litebert.serve import answers, schema
 from litebert.serve.endpoints import as_json, service_of, unit
 from litebert.serve.jobs import Listed, told_of
 from litebert.serve.limits import Refused, check_texts
@@ -21,7 +21,7 @@ router = APIRouter()
 ID = Path(max_length=64)
 
 
-@router.post("/adapt", response_model=schema.Answer, tags=["teach"])
+@router.post("/adapt", response_model=answers.Taught, tags=["teach"])
 async def teach(given: schema.TeachRequest, request: Request) -> Response:
     """A classifier from a handful of examples, in seconds; use it at once with /predict/adapted-ID."""
     service = service_of(request)
@@ -34,7 +34,7 @@ async def teach(given: schema.TeachRequest, request: Request) -> Response:
     return await as_json(service, told_of(name, adapted, service.limits))
 
 
-@router.post("/adapt/{id}/examples", response_model=schema.Answer, tags=["teach"])
+@router.post("/adapt/{id}/examples", response_model=answers.Taught, tags=["teach"])
 async def teach_more(given: schema.MoreExamples, request: Request, id: str = ID) -> Response:
     """The same with more examples, of old classes or new ones."""
     service = service_of(request)
@@ -45,7 +45,7 @@ async def teach_more(given: schema.MoreExamples, request: Request, id: str = ID)
     return await as_json(service, told_of(id, adapted, service.limits))
 
 
-@router.post("/adapt/{id}/explain", response_model=schema.Answer, tags=["teach"])
+@router.post("/adapt/{id}/explain", response_model=answers.Explained, tags=["teach"])
 async def explain(given: schema.TextRequest, request: Request, id: str = ID) -> Response:
     """The class of a text, and the examples that spoke for it most, or against it."""
     service = service_of(request)
@@ -66,7 +66,7 @@ async def download(request: Request, id: str = ID) -> FileResponse:
     )  # fmt: skip
 
 
-@router.delete("/adapt/{id}", response_model=schema.Answer, tags=["teach"])
+@router.delete("/adapt/{id}", response_model=answers.Deleted, tags=["teach"])
 async def forget(request: Request, id: str = ID) -> dict[str, Any]:
     """Forget a classifier."""
     service = service_of(request)
@@ -74,7 +74,7 @@ async def forget(request: Request, id: str = ID) -> dict[str, Any]:
     return {"id": id, "deleted": True}
 
 
-@router.post("/search", response_model=schema.Answer, tags=["search"])
+@router.post("/search", response_model=answers.Uploaded, tags=["search"])
 async def upload(given: schema.ListRequest, request: Request) -> Response:
     """Leave a list of texts to search in."""
     service = service_of(request)
@@ -89,7 +89,7 @@ async def upload(given: schema.ListRequest, request: Request) -> Response:
     return await as_json(service, answer | {"expires_in_s": service.limits.job_lifetime_s})
 
 
-@router.post("/search/{id}", response_model=schema.Answer, tags=["search"])
+@router.post("/search/{id}", response_model=answers.Searched, tags=["search"])
 async def search(given: schema.SearchRequest, request: Request, id: str = ID) -> Response:
     """The texts of the list that are nearest to a query in meaning, best first."""
     service = service_of(request)
@@ -101,7 +101,7 @@ async def search(given: schema.SearchRequest, request: Request, id: str = ID) ->
     return await as_json(service, {"id": id, "results": results})
 
 
-@router.delete("/search/{id}", response_model=schema.Answer, tags=["search"])
+@router.delete("/search/{id}", response_model=answers.Deleted, tags=["search"])
 async def forget_list(request: Request, id: str = ID) -> dict[str, Any]:
     """Forget a list."""
     service = service_of(request)
@@ -109,14 +109,14 @@ async def forget_list(request: Request, id: str = ID) -> dict[str, Any]:
     return {"id": id, "deleted": True}
 
 
-@router.get("/runs", response_model=schema.Answer, tags=["runs"])
+@router.get("/runs", response_model=answers.RunList, tags=["runs"])
 async def runs(request: Request) -> Response:
     """Training runs below the server's folder of them."""
     service = service_of(request)
     return await as_json(service, {"runs": await service.engine.aside(service.runs.listing)})
 
 
-@router.get("/runs/{name}", response_model=schema.Answer, tags=["runs"])
+@router.get("/runs/{name}", response_model=answers.Curves, tags=["runs"])
 async def run(name: str, request: Request) -> Response:
     """The curves of a run."""
     service = service_of(request)

@@ -1,8 +1,8 @@
-"""What requests say and what answers hold, as the OpenAPI document describes them."""
+"""What requests say, as the OpenAPI document describes them."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
@@ -16,23 +16,6 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Answer(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
-
-class Problem(BaseModel):
-    message: str
-    type: str
-    param: str | None = None
-    code: str | None = None
-
-
-class Error(BaseModel):
-    """The form that openai's clients read."""
-
-    error: Problem
-
-
 class PredictRequest(Request):
     inputs: list[str | list[str] | dict[str, JsonValue]] = Field(
         min_length=1, description="Records as `litebert predict` reads them: a text, a pair, or an object."
@@ -41,22 +24,10 @@ class PredictRequest(Request):
     top: int | None = Field(default=None, ge=1, le=TOP, description="Candidates for a mask.")
 
 
-class PredictAnswer(Answer):
-    model: str
-    task: str
-    answers: list[dict[str, Any] | None] = Field(description="Records as `litebert predict` writes them.")
-
-
 class FillRequest(Request):
     text: Text = Field(min_length=1, description="With [MASK] where a word is missing.")
     top: int = Field(default=5, ge=1, le=TOP)
     model: str | None = ModelName
-
-
-class FillAnswer(Answer):
-    model: str
-    masks: list[list[dict[str, Any]]]
-    text: str
 
 
 class QuestionRequest(Request):
@@ -96,11 +67,6 @@ class SimilarityRequest(Request):
         if (self.texts is None) == (self.a is None) or (self.a is None) != (self.b is None):
             raise ValueError("give texts, or a and b")
         return self
-
-
-class SimilarityAnswer(Answer):
-    model: str
-    scores: list[list[float]]
 
 
 class EmbeddingsRequest(BaseModel):
