@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
@@ -438,6 +439,19 @@ def test_curves_of_runs_grow_while_they_are_looked_at(visit: Open, runs: Path) -
     assert box is not None
     page.mouse.move(box["x"] + box["width"] * 0.16, box["y"] + 40)  # at the first point
     expect(place.locator(".chart-value")).to_have_text("3 at step 10")
+
+
+def test_what_was_asked_is_shown_as_a_command(visit: Open, builtin: Model) -> None:
+    page = visit("fill")
+    place, text = panel(page, "fill"), "It's \"odd\" & $HOME, `isn't` it, the [MASK] said?"
+    page.locator("#fill-text").fill(text)
+    submit(place)
+    place.get_by_text("As an HTTP request").click()
+    curl, address, *_, body = shlex.split(place.locator(".request code").inner_text())
+    assert curl == "curl"
+    assert json.loads(body)["text"] == text
+    answer = page.request.post(address, data=json.loads(body)).json()
+    assert [one["token"] for one in answer["masks"][0]] == [one.token for one in builtin.fill_mask(text, 8)]
 
 
 def test_nobody_looks_at_runs_that_are_not_shown(visit: Open) -> None:

@@ -59,7 +59,22 @@ export async function get(path, signal) {
   return (await send(path, { method: "GET", signal })).json();
 }
 
+const LONGEST_SHOWN = 4000;
+let posted = null;
+
+/** The last question: its path and its body. */
+export const lastPosted = () => posted;
+
+/** A question as a command for a shell; "" where it would be too long to read. */
+export function asCommand({ path, body }) {
+  const data = JSON.stringify(body).replaceAll("'", "'\\''"); // as a shell wants it between quotes
+  const key = apiKey() ? ` -H "Authorization: Bearer $LITEBERT_KEY"` : "";
+  const address = new URL(path, document.baseURI).href;
+  return data.length > LONGEST_SHOWN ? "" : `curl ${address} -H 'Content-Type: application/json'${key} -d '${data}'`;
+}
+
 export async function post(path, body, signal) {
+  posted = { path, body };
   return (await send(path, { method: "POST", body, signal })).json();
 }
 

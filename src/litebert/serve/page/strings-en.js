@@ -205,6 +205,7 @@ export const en = {
   failed_504_do: "Shorten the texts, or retry when the server has less to do.",
   failed_other: "The server refused this",
   retry: "Retry",
+  request: "As an HTTP request",
   key_title: "This server asks for an API key",
   key_why: "It is kept until this browser tab is closed and sent to this server only.",
   key_refused: "This key was not accepted. Try another one.",

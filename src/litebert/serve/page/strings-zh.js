@@ -199,6 +199,7 @@ export const zh = {
   failed_504_do: "请缩短文本，或等服务器空闲时再试。",
   failed_other: "服务器拒绝了这个请求",
   retry: "重试",
+  request: "对应的 HTTP 请求",
   key_title: "此服务器需要 API 密钥",
   key_why: "密钥只保存到关闭此标签页为止，只发送给这台服务器。",
   key_refused: "此密钥不被接受，请换一个。",

@@ -1,6 +1,6 @@
 // What every tab is made of: a head, a composer, results, and words for what went wrong.
 
-import { Failure } from "./api.js";
+import { Failure, asCommand, lastPosted } from "./api.js";
 import { el, fill, newId, percent } from "./dom.js";
 import { EXAMPLES } from "./examples.js";
 import { icon } from "./icons.js";
@@ -116,19 +116,32 @@ export function composer({ fields, chips, extra, picker, ask, submit }) {
 export function results(empty) {
   const notice = el("div", { class: "notice-place", role: "alert" });
   const body = el("div", { class: "result" }, el("p", { class: "empty", say: empty }));
-  const node = el("div", { class: "results" }, notice, body);
-  return { node, notice, body };
+  const command = el("code");
+  const request = el(
+    "details",
+    { class: "fold request", hidden: true },
+    el("summary", { say: "request" }),
+    el("pre", { class: "command", tabindex: "0" }, command),
+  );
+  const node = el("div", { class: "results" }, notice, body, request);
+  const tellRequest = () => {
+    command.textContent = asCommand(lastPosted());
+    request.hidden = !command.textContent;
+  };
+  return { node, notice, body, tellRequest };
 }
 
 /**
  * Run jobs one at a time: a newer one cancels the older. What fails is said in words, with what to do and a button for
- * `again`; a wait of more than a moment is shown, and what was there stays until there is something new.
+ * `again`; a wait of more than a moment is shown, and what was there stays until there is something new. What the
+ * button `trigger` asks can be seen as an HTTP request.
  */
 export function worker(place, trigger = null) {
   let running = null;
   return async function work(job, again) {
     running?.abort();
     const control = (running = new AbortController());
+    const before = lastPosted();
     const mark = (on) => {
       place.node.toggleAttribute("data-waiting", on);
       trigger?.toggleAttribute("data-waiting", on);
@@ -138,6 +151,7 @@ export function worker(place, trigger = null) {
     try {
       const found = await job(control.signal);
       if (running === control) fill(place.notice);
+      if (running === control && trigger && lastPosted() !== before) place.tellRequest();
       return running === control ? found : undefined;
     } catch (error) {
       if (running !== control || error.name === "AbortError") return undefined;
