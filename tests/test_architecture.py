@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "measure": BASE,
     "compress": BASE | {"tokenizer", "data", "model", "tasks", "interop", "predict"},
     "tuning": BASE | {"data", "model", "tasks", "predict", "train"},
+    "serve": BASE | {"tokenizer", "data", "model", "tasks", "interop", "predict", "builtin"},
     "recipes": BASE
     | {
         "tokenizer",
@@ -42,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "compress",
         "measure",
         "builtin",
+        "serve",
     },
     "cli": BASE | {"recipes"},
     "__main__": {"cli"},
@@ -97,14 +99,17 @@ def test_importing_litebert_imports_nothing_heavy() -> None:
     assert answer.stdout.strip() == "[]"
 
 
-OPTIONAL = {"kernels", "attention_kernels", "estimator"}
+OPTIONAL = {
+    "kernels", "attention_kernels", "estimator", "answers", "app", "endpoints", "job_endpoints", "metrics", "schema",
+    "server",
+}  # fmt: skip
 
 
 def test_only_optional_imports_reach_beyond_the_core() -> None:
     """At the top of a file stand the standard library and the core; extras are imported where they are used.
 
-    The kernels cannot be written without Triton, nor the estimator without scikit-learn, so those files are themselves
-    imported only where they are used.
+    The kernels cannot be written without Triton, the estimator without scikit-learn, nor endpoints without FastAPI, so
+    those files are themselves imported only where they are used.
     """
     core = {"torch", "numpy", "safetensors", "tokenizers", "rich", "litebert", "tomli"}
     for path in FILES:

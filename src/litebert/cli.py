@@ -33,6 +33,7 @@ RECIPES = (
     "export",
     "evaluate",
     "predict",
+    "serve",
     "report",
     "bench",
 )
@@ -40,7 +41,6 @@ PLANNED = {
     "embed": "turn sentences into vectors",
     "search": "semantic search over a file",
     "convert": "read and write TensorFlow and Keras checkpoints",
-    "serve": "answer over HTTP",
     "reproduce": "re-run the paper's experiments",
 }
 USAGE_ERROR = 2

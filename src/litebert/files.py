@@ -19,6 +19,8 @@ from typing import Any, BinaryIO, cast
 from litebert.errors import CheckpointError, DataError, require_extra
 
 FILE_LIMIT_BYTES = 256 << 20
+HASHES = "sha256.json"
+"""Of files in the same folder, by name."""
 
 
 def read_limited(path: Path) -> bytes:
@@ -54,6 +56,19 @@ def sha256_of(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def check_hashes(folder: Path) -> None:
+    """That files are what they were when they were saved, as far as a `sha256.json` beside them says."""
+    if not (folder / HASHES).is_file():
+        return
+    for name, known in read_json(folder / HASHES).items():
+        path = folder / name
+        if path.parent != folder or not path.is_file() or sha256_of(path) != known:
+            raise CheckpointError(
+                f"{path}: is not the file that {HASHES} beside it speaks of; it is damaged, or somebody changed it: "
+                f"copy the folder again, or delete {HASHES} if the change was yours"
+            )
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from litebert.errors import CheckpointError, ConfigError
-from litebert.files import read_json, replacing, write_json
+from litebert.files import HASHES, read_json, replacing, sha256_of, write_json
 from litebert.interop.sentence_transformers import read_map, write_modules
 from litebert.model import Albert, AlbertConfig, Encoder, pretraining_heads
 from litebert.model.int8 import Ranges, places_of
@@ -130,6 +130,7 @@ def save_folder(path: Path, folder: Folder, half: bool = False) -> None:
     folder.tokenizer.save(path, folder.max_length)
     with replacing(path / "model.safetensors") as temporary:
         safetensors.torch.save_file(tensors, temporary, metadata={"format": "pt"})
+    write_json(path / HASHES, {"model.safetensors": sha256_of(path / "model.safetensors")})
     hidden = folder.model.config.hidden_size
     write_modules(path, hidden, folder.max_length, folder.tokenizer, folder.after, half)
     write_json(path / "config.json", settings_of(folder))

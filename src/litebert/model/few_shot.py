@@ -121,10 +121,14 @@ class FewShotHead(nn.Module):
 
     def forward(self, means: Tensor, *writing: Tensor) -> Tensor:  # (S, M, H), (S, places) each -> (S, C)
         with torch.autocast(means.device.type, enabled=False):
+            return self.alike(means, *writing) @ self.weights
+
+    def alike(self, means: Tensor, *writing: Tensor) -> Tensor:  # (S, M, H), (S, places) each -> (S, N)
+        """How alike each of the examples is."""
+        with torch.autocast(means.device.type, enabled=False):
             rows = features_of(means - self.centre, *writing)
             own, pieces = rows.split([self.rows.shape[1], self.written], dim=1)
-            cosines = own @ self.rows.T + self._in_common(pieces)
-            return likeness(cosines, self.bent) @ self.weights
+            return likeness(own @ self.rows.T + self._in_common(pieces), self.bent)
 
     def _in_common(self, pieces: Tensor) -> Tensor:  # (S, P) -> (S, N)
         """Products with the pieces of the examples."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+import torch
 
 from litebert import builtin
 from litebert.errors import CheckpointError, ConfigError
@@ -39,15 +43,20 @@ def load(path_or_name: str | Path, engine: Engine = "auto") -> Model:
     quantize`) and the CPU can, else in float32. Eight bits are computed by code of our own, compiled for this CPU when
     it is first needed, if a C++ compiler is here and a short trial finds it faster; else by oneDNN.
     """
+    return load_beside((), path_or_name, engine)
+
+
+def load_beside(others: Sequence[Model], path_or_name: str | Path, engine: Engine = "auto") -> Model:
+    """`load`, with the encoder of one of the `others` where that is the same: it is in memory once."""
     if engine not in get_args(Engine):
         raise ConfigError(f"engine={engine!r} must be one of {', '.join(get_args(Engine))}")
     path = builtin.folder_of(path_or_name)
     if Saved.is_at(path):
-        return _adapted(path, engine)
-    return _whole(path, path_or_name, engine)
+        return _adapted(path, engine, others)
+    return _whole(path, path_or_name, engine, others)
 
 
-def _whole(path: Path, path_or_name: str | Path, engine: Engine) -> Model:
+def _whole(path: Path, path_or_name: str | Path, engine: Engine, others: Sequence[Model]) -> Model:
     if not path.is_dir():
         path = _download(str(path_or_name))
     folder = load_folder(path)
@@ -57,14 +66,29 @@ def _whole(path: Path, path_or_name: str | Path, engine: Engine) -> Model:
     model.int8, model.bf16 = folder.int8, engine == "bf16"
     if engine == "int8" or (engine == "auto" and folder.int8 is not None and has_int8()):
         use_int8(model.encoder, folder.int8)
+    same = next((other for other in others if _computes_alike(model, other)), None)
+    if same is not None:
+        model.albert.encoder = same.encoder
     return model
 
 
-def _adapted(path: Path, engine: Engine) -> Adapted:
+def _computes_alike(model: Model, other: Model) -> bool:
+    """Are their encoders the same?"""
+    if (model.int8, model.answers_in_int8) != (other.int8, other.answers_in_int8):
+        return False
+    # which counts when it learns
+    dropout: dict[str, Any] = {field.name: 0.0 for field in fields(model.config) if field.name.endswith("dropout_prob")}
+    if replace(model.config, **dropout) != replace(other.config, **dropout):
+        return False
+    ours, theirs = model.encoder.state_dict(), other.encoder.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
+def _adapted(path: Path, engine: Engine, others: Sequence[Model]) -> Adapted:
     """What `litebert.adapt` made, on the model that it was made for."""
     saved = Saved.read(path)
     if saved.is_whole:
-        return saved.on(_whole(path, path, engine))
+        return saved.on(_whole(path, path, engine, others))
     if (path / "config.json").is_file():
         raise CheckpointError(f"{path}: holds a whole model and an adapted one; delete config.json or few_shot.json")
     if isinstance(saved.base, Path) and not saved.base.is_dir():
@@ -72,7 +96,7 @@ def _adapted(path: Path, engine: Engine) -> Adapted:
             f"{path}: was made from the model in {saved.base}, which is not there; put it back, or adapt another model "
             "to the same examples"
         )
-    return saved.on(load(saved.base, engine))
+    return saved.on(load_beside(others, saved.base, engine))
 
 
 def _download(name: str) -> Path:

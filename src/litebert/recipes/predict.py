@@ -16,9 +16,9 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -103,6 +103,8 @@ def _answers(
     model: Model, records: Sequence[Any], source: Source, batch_size: int | None
 ) -> Iterator[dict[str, Any] | None]:
     """One for every record. What cannot be answered is found by halves: all before it gets its answer first."""
+    from litebert.predict.records import as_record
+
     asked = [record for record in records if record is not BLANK]
     try:
         found = iter(model.answer_records(asked, batch_size) if asked else ())
@@ -115,7 +117,7 @@ def _answers(
                 yield from _answers(model, half, source, batch_size)
         return
     for record in records:
-        yield None if record is BLANK else asdict(next(found))
+        yield None if record is BLANK else as_record(next(found))
 
 
 def _chunks(records: Iterator[Any], most: int) -> Iterator[list[Any]]:
@@ -152,11 +154,12 @@ def _records(config: Config, source: Source, model: Model) -> Iterator[Any]:
     """The task's record for every line or row, or BLANK, so that answers keep step with lines."""
     from litebert.data.corpus import decode_line
     from litebert.data.labelled import PLAIN, format_of, read_text
+    from litebert.predict.records import is_blank
 
     path, name = Path(config.input), "standard input" if config.input == "-" else config.input
     if config.input != "-" and (path.is_dir() or format_of(path) not in PLAIN):
         for where, item in model.items_of(path, source):
-            if isinstance(item, Mapping) and _is_empty(item):
+            if is_blank(item):
                 yield BLANK
                 continue
             try:
@@ -178,12 +181,6 @@ def _records(config: Config, source: Source, model: Model) -> Iterator[Any]:
             except DataError as error:
                 source.refuse(error)
         yield record
-
-
-def _is_empty(item: Mapping[str, Any]) -> bool:
-    """A row that has columns for texts and nothing in them."""
-    texts = [item[name] for name in ("text", "text_b") if name in item]
-    return bool(texts) and not any(str(text or "").strip() for text in texts)
 
 
 def _standard_input() -> Iterator[bytes]:

@@ -93,7 +93,8 @@ class Tokenizer:
         self.cls_id = self._id_of("cls")
         self.sep_id = self._id_of("sep")
         self.mask_id = self._id_of("mask")
-        self._warned = False
+        self.warns = True
+        """Of the first text that it cannot read, which it quotes."""
         self._truncating = lru_cache(maxsize=16)(self._build_truncating)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -250,7 +251,7 @@ class Tokenizer:
             ) from error
         for raw, given in zip(results, inputs, strict=True):
             encoding = Encoding(raw.ids, raw.type_ids, raw, given)
-            if not self._warned and self.unk_id in encoding.ids:
+            if self.warns and self.unk_id in encoding.ids:
                 self._warn_if_unknown(encoding)
             encodings.append(encoding)
         return encodings
@@ -307,7 +308,7 @@ class Tokenizer:
             if number == self.unk_id and sequence is not None
         )
         if len(unknown) > UNKNOWN_SHARE * characters:
-            self._warned = True
+            self.warns = False
             remedy = "use a model of the text's language, or train a vocabulary with: litebert tokenizer"
             if set(unknown) <= set(FOLDED):
                 remedy = "import the vocabulary with fold_punctuation, which maps them to what it has"

@@ -1,0 +1,303 @@
+"""The server under load on this machine's loopback: against the library without it, and against a rival, in one run.
+
+    python bench/serve.py                                # the built-in model, some minutes
+    python bench/serve.py --model runs/int8 --seconds 20
+    python bench/serve.py --minutes 30                   # a soak: memory must stay as it is
+
+Rounds of offline `model.embed`, of requests over HTTP, and of the rival (sentence-transformers behind plain FastAPI,
+the same weights) take turns; the medians count. The load comes from this process, which shares the cores with the
+server. Then three times as many requests come as the server has answered: what is accepted must stay fast, and the rest
+must get 429 at once. Needs pip install '.[serve,peers]'; without sentence-transformers the rival is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import csv
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import litebert
+from litebert.builtin import DEFAULT, folder_of
+
+RIVAL = """
+import os, socket, sys
+import uvicorn
+from fastapi import FastAPI
+from pydantic import BaseModel
+from sentence_transformers import SentenceTransformer
+
+model, app = SentenceTransformer(sys.argv[1], device="cpu"), FastAPI()
+
+class Given(BaseModel):
+    input: list[str]
+
+@app.post("/v1/embeddings")
+def embeddings(given: Given):
+    rows = model.encode(given.input, batch_size=32, show_progress_bar=False)
+    return {"data": [{"index": i, "embedding": row.tolist()} for i, row in enumerate(rows)]}
+
+listening = socket.socket()
+listening.bind(("127.0.0.1", 0))
+listening.listen(2048)
+print(f"http://127.0.0.1:{listening.getsockname()[1]}/", file=sys.stderr, flush=True)
+uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])
+"""
+MIB = 1 << 20
+
+
+@dataclass
+class Told:
+    """What became of some requests."""
+
+    accepted_s: list[float] = field(default_factory=list)
+    refused_s: list[float] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    texts: int = 0
+    seconds: float = 0.0
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "texts_per_second": round(self.texts / self.seconds, 1), "requests": len(self.accepted_s),
+            "refused": len(self.refused_s), "failed": len(self.failed), **_spread("latency_ms", self.accepted_s),
+            **_spread("refused_ms", self.refused_s),
+        }  # fmt: skip
+
+
+def _spread(name: str, seconds: list[float]) -> dict[str, Any]:
+    if len(seconds) < 2:
+        return {}
+    cuts = statistics.quantiles(seconds, n=100, method="inclusive")
+    return {name: {"p50": round(1e3 * cuts[49], 1), "p99": round(1e3 * cuts[98], 1),
+                   "max": round(1e3 * max(seconds), 1)}}  # fmt: skip
+
+
+class Connection:
+    """As little of HTTP as it takes: what the load costs, the server cannot have."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def post(self, path: str, body: bytes) -> int:
+        if self._streams is None:
+            self._streams = await asyncio.open_connection("127.0.0.1", self._port, limit=16 * MIB)
+        reader, writer = self._streams
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", answer, re.IGNORECASE)
+        assert length is not None
+        await reader.readexactly(int(length[1]))
+        if b"connection: close" in answer.lower():
+            self.close()
+        return int(answer[9:12])
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+        self._streams = None
+
+
+@contextmanager
+def started(command: list[str]) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """A server in a process of its own; its port."""
+    process = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True, env=os.environ.copy())
+    try:
+        assert process.stderr is not None
+        port = None
+        while port is None:
+            line = process.stderr.readline()
+            if not line:
+                raise SystemExit(f"{command[:3]} did not start")
+            if found := re.search(r"http://[^ ]*:(\d+)/", line):
+                port = int(found[1])
+        yield port, process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def bodies_of(texts: list[str], size: int, base64: bool) -> list[bytes]:
+    """Requests of so many texts each; the rival knows numbers alone."""
+    more = {"encoding_format": "base64"} if base64 else {}
+    cut = [texts[start : start + size] for start in range(0, len(texts) - size + 1, size)]
+    return [json.dumps({"input": some} | more).encode() for some in cut]
+
+
+async def closed_loop(port: int, bodies: list[bytes], size: int, clients: int, seconds: float) -> Told:
+    """So many clients, each of which asks again when it has its answer."""
+    told, place, end = Told(), 0, time.perf_counter() + seconds
+
+    async def client() -> None:
+        nonlocal place
+        connection = Connection(port)
+        while time.perf_counter() < end:
+            body, place = bodies[place % len(bodies)], place + 1
+            began = time.perf_counter()
+            status = await connection.post("/v1/embeddings", body)
+            if status == 200:
+                told.accepted_s.append(time.perf_counter() - began)
+                told.texts += size
+            else:
+                told.failed.append(str(status))
+        connection.close()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(clients)))
+    told.seconds = time.perf_counter() - began
+    return told
+
+
+async def open_loop(port: int, bodies: list[bytes], size: int, per_second: float, seconds: float) -> Told:
+    """Requests come when they come, whether the last ones are answered or not."""
+    told, idle, asking = Told(), list[Connection](), set[asyncio.Task[None]]()
+
+    async def ask(number: int) -> None:
+        connection = idle.pop() if idle else Connection(port)
+        began = time.perf_counter()
+        try:
+            status = await connection.post("/v1/embeddings", bodies[number % len(bodies)])
+        except (OSError, asyncio.IncompleteReadError) as error:
+            told.failed.append(type(error).__name__)
+            return
+        spent = time.perf_counter() - began
+        idle.append(connection)
+        if status == 200:
+            told.accepted_s.append(spent)
+            told.texts += size
+        elif status == 429:
+            told.refused_s.append(spent)
+        else:
+            told.failed.append(str(status))
+
+    began, number = time.perf_counter(), 0
+    while (now := time.perf_counter() - began) < seconds:
+        while number < now * per_second:
+            asking.add(task := asyncio.ensure_future(ask(number)))
+            task.add_done_callback(asking.discard)
+            number += 1
+        await asyncio.sleep(0.002)
+    await asyncio.gather(*asking)
+    told.seconds = time.perf_counter() - began
+    for connection in idle:
+        connection.close()
+    return told
+
+
+def offline(model: Any, texts: list[str], seconds: float) -> float:
+    """Texts per second."""
+    count, began = 0, time.perf_counter()
+    while (spent := time.perf_counter() - began) < seconds:
+        model.embed(texts)
+        count += len(texts)
+    return count / spent
+
+
+def texts_from(path: Path) -> list[str]:
+    if path.suffix == ".csv":
+        with path.open(encoding="utf-8", newline="") as file:
+            return [row["text"] for row in csv.DictReader(file)]
+    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def memory_mb(process: subprocess.Popen[str]) -> float:
+    for line in Path(f"/proc/{process.pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def compare(given: argparse.Namespace, texts: list[str], rival_file: Path) -> dict[str, Any]:
+    """Offline, over HTTP and the rival in turns; then too much."""
+    model = litebert.load(given.model)
+    model.embed(texts)
+    found: dict[str, list[Any]] = {}
+    ours = ["-m", "litebert", "serve", given.model, "--port", "0", "--quiet", "--max-requests", str(given.queue)]
+    with started(ours) as (port, _):
+        asyncio.run(closed_loop(port, bodies_of(texts, 16, True), 16, 4, 3))  # the first batches are slower
+        for size, clients in ((1, given.clients), (16, max(2, given.clients // 4))):
+            for _ in range(given.rounds):
+                found.setdefault(f"offline beside {size}", []).append(offline(model, texts, given.seconds))
+                told = asyncio.run(closed_loop(port, bodies_of(texts, size, True), size, clients, given.seconds))
+                found.setdefault(f"http, {size} a request, {clients} clients", []).append(told)
+        rate = statistics.median(
+            len(t.accepted_s) / t.seconds for t in found[f"http, 1 a request, {given.clients} clients"]
+        )
+        overload = asyncio.run(open_loop(port, bodies_of(texts, 1, True), 1, 3 * rate, given.seconds))
+    if find_spec("sentence_transformers") is not None:
+        with started([str(rival_file), str(folder_of(given.model))]) as (port, _):
+            asyncio.run(closed_loop(port, bodies_of(texts, 16, False), 16, 4, 3))
+            for size, clients in ((1, given.clients), (16, max(2, given.clients // 4))):
+                for _ in range(given.rounds):
+                    told = asyncio.run(closed_loop(port, bodies_of(texts, size, False), size, clients, given.seconds))
+                    found.setdefault(f"rival, {size} a request, {clients} clients", []).append(told)
+    report: dict[str, Any] = {"engine": "int8" if model.answers_in_int8 else "fp32"}
+    for name, rounds in found.items():
+        if isinstance(rounds[0], float):
+            report[name] = round(statistics.median(rounds), 1)
+        else:
+            report[name] = sorted(rounds, key=lambda told: told.texts / told.seconds)[len(rounds) // 2].record()
+    for size, clients in ((1, given.clients), (16, max(2, given.clients // 4))):
+        over = report[f"http, {size} a request, {clients} clients"]["texts_per_second"]
+        report[f"share of offline, {size} a request"] = round(over / report[f"offline beside {size}"], 3)
+    report["three times too much"] = {"asked_per_second": round(3 * rate, 1), **overload.record()}
+    return report
+
+
+def soak(given: argparse.Namespace, texts: list[str]) -> dict[str, Any]:
+    """Steady load for minutes; the memory of the server, minute by minute."""
+    sizes: list[float] = []
+    failed = answered = 0
+    with started(["-m", "litebert", "serve", given.model, "--port", "0", "--quiet"]) as (port, process):
+        began = time.perf_counter()
+        while time.perf_counter() - began < 60 * given.minutes:
+            told = asyncio.run(closed_loop(port, bodies_of(texts, 4, True), 4, 4, min(60, 6 * given.minutes)))
+            answered, failed = answered + len(told.accepted_s), failed + len(told.failed)
+            sizes.append(memory_mb(process))
+    early = sizes[len(sizes) // 6]  # caches and pools are as large as they get
+    return {"minutes": given.minutes, "requests": answered, "failed": failed,
+            "memory_mb": [round(size, 1) for size in sizes], "growth": round(sizes[-1] / early - 1, 4)}  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default=DEFAULT)
+    parser.add_argument("--data", type=Path, default=Path(litebert.__file__).parent / "examples" / "tickets.csv")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of every round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--queue", type=int, default=32, help="requests that the server takes at once")
+    parser.add_argument("--minutes", type=float, default=0.0, help="soak for so long instead")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the servers end too
+    texts = texts_from(given.data)
+    with tempfile.TemporaryDirectory() as folder:
+        rival = Path(folder) / "rival.py"
+        rival.write_text(RIVAL, encoding="utf-8")
+        report = soak(given, texts) if given.minutes else compare(given, texts, rival)
+    print(json.dumps({"model": given.model, "texts": len(texts)} | report, indent=1))
+    if given.minutes:
+        return int(report["failed"] > 0 or report["growth"] >= 0.02)
+    return int(min(value for name, value in report.items() if name.startswith("share of offline")) < 0.7)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

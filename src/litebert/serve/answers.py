@@ -1,0 +1,198 @@
+"""What answers hold, as the OpenAPI document describes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Problem(Answer):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(Answer):
+    """The form that openai's clients read."""
+
+    error: Problem
+
+
+class Predicted(Answer):
+    model: str
+    task: str
+    answers: list[dict[str, Any] | None] = Field(description="Records as `litebert predict` writes them.")
+
+
+class Fill(Answer):
+    token: str
+    probability: float
+    text: str = Field(description="The whole text with this mask filled.")
+
+
+class Filled(Answer):
+    model: str
+    masks: list[list[Fill]] = Field(description="For each mask the likeliest fillings, best first.")
+    text: str = Field(description="With the best filling of every mask.")
+    log_probability: float
+    truth_log_probability: float | None
+
+
+class Span(Answer):
+    text: str
+    start: int
+    end: int
+    probability: float
+
+
+class Answered(Span):
+    model: str
+    no_answer_probability: float
+    candidates: list[Span]
+
+
+class Similar(Answer):
+    model: str
+    scores: list[list[float]]
+
+
+class Vector(Answer):
+    object: str
+    index: int
+    embedding: list[float] | str = Field(description="Numbers, or base64 of little-endian float32.")
+
+
+class Embedded(Answer):
+    object: str
+    data: list[Vector]
+    model: str
+    usage: dict[str, int]
+
+
+class Ranked(Answer):
+    index: int
+    relevance_score: float
+    document: dict[str, str] | None = None
+
+
+class Reranked(Answer):
+    model: str
+    results: list[Ranked]
+    usage: dict[str, int | None]
+
+
+class ByDepth(Answer):
+    depth: int
+    answer: dict[str, Any]
+
+
+class Inside(Answer):
+    model: str
+    tokens: list[str]
+    depths: int
+    heads: int
+    attention: list[list[list[list[float]]]] = Field(description="By pass, head, token that looks, token looked at.")
+    by_depth: list[ByDepth] = Field(description="The answer if the model stopped after each pass.")
+
+
+class Mistake(Answer):
+    text: str
+    label: str
+    taken_for: str
+
+
+class Taught(Answer):
+    id: str
+    model: str = Field(description="For /predict and /classify.")
+    classes: list[str]
+    examples: int
+    accuracy_left_out: float | None = Field(description="Of each example, by what is solved without it.")
+    margin: float | None = Field(description="Half of the interval in which that lies, 19 times out of 20.")
+    chance: float = Field(description="What the largest class alone would get.")
+    with_twice: float | None = Field(description="What twice as many examples may give.")
+    label_names: bool
+    hints: list[str]
+    mistakes: list[Mistake]
+    seconds: float
+    expires_in_s: float = Field(description="After its last use.")
+
+
+class Reason(Answer):
+    text: str
+    label: str
+    weight: float = Field(description="What it adds to the score of the class; below 0, it takes away.")
+    is_name: bool = Field(description="The name of a class, which counts as an example too.")
+
+
+class Explained(Answer):
+    label: str
+    probability: float
+    probabilities: dict[str, float]
+    unknown: float
+    is_unknown: bool
+    nearest: list[Reason]
+
+
+class Deleted(Answer):
+    id: str
+    deleted: bool
+
+
+class Uploaded(Answer):
+    id: str
+    texts: int
+    model: str
+    expires_in_s: float
+
+
+class Hit(Answer):
+    index: int
+    text: str
+    score: float
+
+
+class Searched(Answer):
+    id: str
+    results: list[list[Hit]]
+
+
+class Run(Answer):
+    name: str
+    updated: float
+    command: str | None
+    finished: bool
+
+
+class RunList(Answer):
+    runs: list[Run]
+
+
+class Curves(Answer):
+    name: str
+    curves: dict[str, list[list[float]]] = Field(description="By metric: step and value, at most 500 of each.")
+
+
+class ModelRecord(Answer):
+    id: str
+    object: str
+    created: int
+    owned_by: str
+    task: str | None
+    labels: list[str]
+    max_length: int
+    passes: int
+    dimensions: int
+    int8: bool
+    adapted: bool
+    endpoints: list[str]
+
+
+class ModelList(Answer):
+    object: str
+    data: list[ModelRecord]

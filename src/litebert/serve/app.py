@@ -1,0 +1,147 @@
+"""The application: endpoints behind the gate, the page, and the documentation of both."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse
+from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
+
+from litebert import __version__
+from litebert.errors import LitebertError
+from litebert.serve import answers, endpoints, job_endpoints
+from litebert.serve.batcher import Full
+from litebert.serve.gate import FAILED, Access, Gate, State
+from litebert.serve.limits import Limits, Refused
+from litebert.serve.metrics import Metrics
+from litebert.serve.service import Service
+
+PAGE = Path(__file__).parent / "page"
+DESCRIPTION = "Models of litebert over HTTP. Errors have the form that openai's clients read."
+SWAGGER = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>litebert</title>
+<link rel="stylesheet" href="/docs/swagger-ui.css"></head>
+<body><div id="swagger-ui"></div><script src="/docs/swagger-ui-bundle.js"></script>
+<script src="/docs/start.js"></script></body></html>"""
+SWAGGER_START = 'SwaggerUIBundle({url: "/openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null});'
+
+
+def build(make_service: Callable[[], Service], limits: Limits, access: Access, state: State | None = None) -> Gate:
+    """What uvicorn serves. The service is made when the event loop runs."""
+    state = state or State()
+    metrics = Metrics(state)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.service = service = make_service()
+        service.engine.batcher.start()
+        metrics.watch(service)
+        state.retry_after_s = service.engine.batcher.retry_after_s
+        state.ready = True
+        yield
+        state.ready = False
+        await service.close()
+
+    failures: dict[int | str, dict[str, Any]] = {
+        status: {"model": answers.Error} for status in (400, 401, 403, 404, 408, 413, 429, 503, 504)
+    }
+    app = FastAPI(
+        title="litebert", version=__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None,
+        redoc_url=None, responses=failures,
+        redirect_slashes=False,
+    )  # fmt: skip
+    _add_errors(app)
+    _add_status(app, state, metrics)
+    app.include_router(endpoints.router)
+    app.include_router(job_endpoints.router)
+    _add_pages(app)
+    return Gate(app, limits, access, state)
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(LitebertError)
+    async def refused(request: Request, error: LitebertError) -> Response:
+        return _told(error if isinstance(error, Refused) else Refused(400, str(error)))
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> Response:
+        return _told(FAILED)
+
+    @app.exception_handler(Full)
+    async def full(request: Request, error: Full) -> Response:
+        return _told(Refused(429, str(error), "overloaded", retry_after_s=error.retry_after_s))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part != "body")[:200]
+        message = f"{where}: {first['msg']}; see /docs" if where else f"{first['msg']}; see /docs"
+        return _told(Refused(400, message, param=where or None))
+
+    @app.exception_handler(HTTPException)
+    async def plain(request: Request, error: HTTPException) -> Response:
+        known = {404: "there is nothing at this address; see /docs", 405: "this address takes another method"}
+        found = _told(Refused(error.status_code, known.get(error.status_code, str(error.detail))))
+        found.headers.update(error.headers or {})
+        return found
+
+
+def _told(refused: Refused) -> JSONResponse:
+    after = {} if refused.retry_after_s is None else {"Retry-After": str(max(1, round(refused.retry_after_s)))}
+    return JSONResponse(refused.body(), refused.status, after)
+
+
+def _add_status(app: FastAPI, state: State, metrics: Metrics) -> None:
+    @app.get("/health", tags=["status"])
+    async def health() -> dict[str, str]:
+        """The process lives."""
+        return {"status": "ok"}
+
+    @app.get("/ready", tags=["status"])
+    async def ready(response: Response) -> dict[str, bool]:
+        """Send it requests, or not: models are loaded, and it is not about to end."""
+        able = state.ready and not state.draining
+        response.status_code = 200 if able else 503
+        return {"ready": able}
+
+    @app.get("/metrics", response_class=PlainTextResponse, tags=["status"])
+    async def figures(request: Request) -> Response:
+        """For Prometheus."""
+        service = request.app.state.service
+        text = await service.engine.aside(metrics.text, service)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/v1/models", response_model=answers.ModelList, tags=["OpenAI"])
+    async def models(request: Request) -> dict[str, Any]:
+        """The models, as OpenAI's clients list them, and what each can do."""
+        served = request.app.state.service.registry
+        return {"object": "list", "data": [one.record() for one in served]}
+
+
+def _add_pages(app: FastAPI) -> None:
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(SWAGGER)
+
+    @app.get("/docs/start.js", include_in_schema=False)
+    async def docs_start() -> Response:
+        return Response(SWAGGER_START, media_type="text/javascript")
+
+    found = find_spec("fastapi_offline")
+    if found is not None and found.origin is not None:  # Swagger's files, which FastAPI would have browsers fetch
+        app.mount("/docs", StaticFiles(directory=Path(found.origin).parent / "static"))
+    app.mount("/page", StaticFiles(directory=PAGE, html=False))
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(PAGE / "index.html")
+
+    @app.get("/favicon.ico", include_in_schema=False)
+    async def icon() -> Response:
+        return Response(status_code=204)

@@ -1,0 +1,219 @@
+"""Endpoints that answer at once: one per task, vectors, and what stands inside."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from pydantic_core import to_json
+
+from litebert.predict import Model
+from litebert.serve import answers, schema
+from litebert.serve.inside import MOST_TOKENS, look_inside
+from litebert.serve.limits import Refused, check_count, check_lengths, check_texts
+from litebert.serve.registry import Served, dimensions_of
+from litebert.serve.service import Service
+from litebert.tasks import Classify, Regress
+
+CLASSIFIERS = ("classify", "few-shot", "multilabel", "regress")
+router = APIRouter()
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+async def as_json(service: Service, content: Any) -> Response:
+    """Written off the event loop: thousands of numbers take a while."""
+    body = await service.engine.aside(to_json, content)
+    return Response(body, media_type="application/json")
+
+
+@router.post("/predict/{model}", response_model=answers.Predicted, tags=["tasks"])
+async def predict(model: str, given: schema.PredictRequest, request: Request) -> Response:
+    """What `litebert predict` answers, for every task."""
+    service = service_of(request)
+    check_inputs(service, given.inputs)
+    served = await service.find(model)
+    found = await service.engine.answers(served.model, given.inputs, given.passes, given.top)
+    return await as_json(service, {"model": served.name, "task": served.task, "answers": found})
+
+
+@router.post("/fill-mask", response_model=answers.Filled, tags=["tasks"])
+async def fill_mask(given: schema.FillRequest, request: Request) -> Response:
+    """The likeliest words for every [MASK] of a text."""
+    service = service_of(request)
+    check_texts([given.text], service.limits, "text")
+    served = service.registry.for_masks(given.model)
+    answer = (await service.engine.answers(served.model, [given.text], top=given.top))[0]
+    return await as_json(service, {"model": served.name} | _present(answer, "text"))
+
+
+@router.post("/answer", response_model=answers.Answered, tags=["tasks"])
+async def answer_question(given: schema.QuestionRequest, request: Request) -> Response:
+    """Where in the context the answer stands."""
+    service = service_of(request)
+    check_texts([given.question, given.context], service.limits, "context")
+    served = service.registry.for_task(given.model, "answer questions", ("answer",))
+    record = {"question": given.question, "context": given.context}
+    answer = (await service.engine.answers(served.model, [record]))[0]
+    return await as_json(service, {"model": served.name} | _present(answer, "context"))
+
+
+@router.post("/tag", response_model=answers.Predicted, tags=["tasks"])
+async def tag(given: schema.TextsRequest, request: Request) -> Response:
+    """Names and other spans of texts."""
+    service = service_of(request)
+    served = service.registry.for_task(given.model, "tag", ("tag",))
+    return await _for_texts(service, served, given.all_texts)
+
+
+@router.post("/classify", response_model=answers.Predicted, tags=["tasks"])
+async def classify(given: schema.TextsRequest, request: Request) -> Response:
+    """The class of texts, their labels, or their number, as the model was taught."""
+    service = service_of(request)
+    taught = await service.find(given.model) if given.model else None
+    if taught is None or taught.task not in CLASSIFIERS:
+        taught = service.registry.for_task(given.model, "classify", CLASSIFIERS)
+    return await _for_texts(service, taught, given.all_texts)
+
+
+@router.post("/similarity", response_model=answers.Similar, tags=["vectors"])
+async def similarity(given: schema.SimilarityRequest, request: Request) -> Response:
+    """How alike texts are, as cosines: a matrix of all with all, or of a with b."""
+    service = service_of(request)
+    left = given.texts if given.texts is not None else given.a or []
+    right = [] if given.texts is not None else given.b or []
+    check_texts([*left, *right], service.limits, "texts")
+    served = service.registry.for_vectors(given.model)
+    vectors, _ = await service.engine.vectors(served.model, [*left, *right])
+    vectors = unit(vectors)
+    first, second = vectors[: len(left)], vectors[len(left) :] if right else vectors
+    scores = await service.engine.aside(lambda: (first @ second.T).clip(-1, 1).tolist())
+    return await as_json(service, {"model": served.name, "scores": scores})
+
+
+@router.post("/v1/embeddings", response_model=answers.Embedded, tags=["OpenAI"])
+async def embeddings(given: schema.EmbeddingsRequest, request: Request) -> Response:
+    """As OpenAI's, with `litebert`'s vectors."""
+    service = service_of(request)
+    texts = _texts_of(given.input)
+    if isinstance(texts[0], str):
+        check_texts(texts, service.limits, "input")
+    elif len(texts) > service.limits.texts or max(map(len, texts)) > service.limits.characters:
+        raise Refused(400, f"input: give 1 to {service.limits.texts:,} lists of tokens", param="input")
+    served = service.registry.for_vectors(given.model)
+    vectors, tokens = await service.engine.vectors(served.model, texts)
+    vectors = _shortened(vectors, given.dimensions, served.model)
+    coded = await service.engine.aside(_coded, vectors, given.encoding_format)
+    data = [{"object": "embedding", "index": number, "embedding": one} for number, one in enumerate(coded)]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return await as_json(service, {"object": "list", "data": data, "model": served.name, "usage": usage})
+
+
+@router.post("/v1/rerank", response_model=answers.Reranked, tags=["vectors"])
+async def rerank(given: schema.RerankRequest, request: Request) -> Response:
+    """Documents by how well they suit a query: by a model of pairs where one is named, else by cosines of vectors."""
+    service = service_of(request)
+    check_texts([given.query, *given.documents], service.limits, "documents", service.limits.texts + 1)
+    served = service.registry.for_vectors(given.model)
+    if (task := served.model.task) is not None and getattr(task, "pairs", None) and is_grading(served.model):
+        pairs = [[given.query, document] for document in given.documents]
+        found = await service.engine.answers(served.model, pairs)
+        scores, tokens = [grade_of(task, answer) for answer in found], None
+    else:
+        vectors, tokens = await service.engine.vectors(served.model, [given.query, *given.documents])
+        scores = (unit(vectors[1:]) @ unit(vectors[:1])[0]).tolist()
+    order = sorted(range(len(scores)), key=lambda place: -scores[place])[: given.top_n]
+    results = [
+        {"index": place, "relevance_score": scores[place]}
+        | ({"document": {"text": given.documents[place]}} if given.return_documents else {})
+        for place in order
+    ]
+    return await as_json(service, {"model": served.name, "results": results, "usage": {"total_tokens": tokens}})
+
+
+@router.post("/inside", response_model=answers.Inside, tags=["tasks"])
+async def inside(given: schema.InsideRequest, request: Request) -> Response:
+    """Which tokens look at which, head by head and pass by pass, and the answer after every pass."""
+    service = service_of(request)
+    check_texts([given.text], service.limits, "text")
+    if given.model is not None:
+        served = await service.find(given.model)
+    else:
+        served = service.registry.for_vectors(None)
+    work = MOST_TOKENS * served.model.passes // 2
+    found = await service.engine.batcher.call(lambda: look_inside(served.model, given.text), work)
+    return await as_json(service, {"model": served.name} | found)
+
+
+def check_inputs(service: Service, inputs: list[Any]) -> None:
+    """Of any task: what they hold as text must not be too long."""
+    check_count(inputs, service.limits, "inputs")
+    check_lengths([text for item in inputs for text in _strings(item)], service.limits, "inputs")
+
+
+def _strings(item: Any) -> list[str]:
+    if isinstance(item, str):
+        return [item]
+    if isinstance(item, dict):
+        return [text for value in item.values() for text in _strings(value)]
+    return [text for value in item for text in _strings(value)] if isinstance(item, list) else []
+
+
+async def _for_texts(service: Service, served: Served, texts: list[str]) -> Response:
+    check_texts(texts, service.limits, "texts")
+    found = await service.engine.answers(served.model, texts)
+    return await as_json(service, {"model": served.name, "task": served.task, "answers": found})
+
+
+def _present(answer: dict[str, Any] | None, param: str) -> dict[str, Any]:
+    if answer is None:
+        raise Refused(400, f"{param}: is blank; write something", param=param)
+    return answer
+
+
+def _texts_of(given: Any) -> list[Any]:
+    """Of one text or several, as strings or as tokens."""
+    texts = [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else given
+    if not texts or not all(texts):
+        raise Refused(400, "input: is empty, or a text of it; give something to make a vector of", param="input")
+    return list(texts)
+
+
+def _shortened(vectors: np.ndarray, dimensions: int | None, model: Model) -> np.ndarray:
+    """Their first numbers alone, at length 1: where the vectors' numbers are sorted by how much they tell, as those of
+    the built-in models are, little is lost."""
+    if dimensions is None:
+        return vectors
+    if dimensions > vectors.shape[1]:
+        most = dimensions_of(model)
+        raise Refused(400, f"dimensions={dimensions} is more than the {most} of this model", param="dimensions")
+    return unit(vectors[:, :dimensions])
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Each of length 1."""
+    found: np.ndarray = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+    return found
+
+
+def _coded(vectors: np.ndarray, encoding: str) -> list[Any]:
+    if encoding == "float":
+        return vectors.tolist()
+    return [base64.b64encode(row.astype("<f4").tobytes()).decode("ascii") for row in vectors]
+
+
+def is_grading(model: Model) -> bool:
+    """Does it tell how well two texts suit each other: a number, or one of two classes?"""
+    task = model.task
+    return isinstance(task, Regress) or (type(task) is Classify and len(task.labels) == 2)
+
+
+def grade_of(task: Any, answer: dict[str, Any] | None) -> float:
+    if answer is None:
+        return 0.0
+    return float(answer["value"] if isinstance(task, Regress) else answer["probabilities"][task.labels[1]])

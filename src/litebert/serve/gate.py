@@ -1,0 +1,259 @@
+"""What every request passes before an endpoint sees it: who may ask, how much, how many at once, and for how long.
+
+A plain ASGI application around another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import secrets
+import time
+import traceback
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from litebert.serve.limits import Limits, Refused
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+OPEN = ("/health", "/ready", "/", "/docs", "/openapi.json", "/favicon.ico")
+OPEN_BELOW = ("/page/", "/docs/")
+"""No key is asked for what a browser loads before anybody can type one."""
+HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"x-frame-options", b"DENY"),
+    (
+        b"content-security-policy",
+        b"default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
+        b"frame-ancestors 'none'",
+    ),
+]
+DOCS_POLICY = (
+    b"content-security-policy",
+    b"default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
+)  # Swagger's page sets styles of its own
+FAILED = Refused(500, "the server made a mistake; its log says where", "server_error")
+LOG = logging.getLogger("litebert.serve")
+
+
+@dataclass
+class Access:
+    """Who may ask."""
+
+    keys: Sequence[str] = ()
+    """Empty: everybody."""
+    hosts: Sequence[str] = ()
+    """What the Host header may name, without its port; empty: anything."""
+    open_metrics: bool = False
+
+    def check(self, path: str, headers: dict[bytes, bytes]) -> None:
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self.hosts and host_name(host) not in self.hosts:
+            raise Refused(
+                403, f"Host {host[:100]!r} is not this server; use one of {', '.join(self.hosts)}, or start it with "
+                "--allowed-hosts", "forbidden",
+            )  # fmt: skip
+        origin = headers.get(b"origin")
+        if origin is not None and origin.decode("latin-1").partition("://")[2] != host:
+            raise Refused(403, "a page of another origin may not ask here (CORS is off)", "forbidden")
+        is_open = path in OPEN or path.startswith(OPEN_BELOW) or (self.open_metrics and path == "/metrics")
+        if self.keys and not is_open and not self._knows(given_key(headers)):
+            raise Refused(
+                401, "no API key, or one that is not known; send the header: Authorization: Bearer KEY",
+                "authentication_error",
+            )  # fmt: skip
+
+    def _knows(self, key: bytes) -> bool:
+        found = False
+        for known in self.keys:  # all of them, so that time tells nothing
+            found |= hmac.compare_digest(known.encode(), key)
+        return found
+
+
+def host_name(host: str) -> str:
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def given_key(headers: dict[bytes, bytes]) -> bytes:
+    scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
+    return key.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
+
+
+@dataclass
+class State:
+    """What the gate and the endpoints share."""
+
+    ready: bool = False
+    draining: bool = False
+    in_flight: int = 0
+    retry_after_s: Callable[[], float] = lambda: 1.0
+    observers: list[Callable[[str, str, int, float], None]] = field(default_factory=list)
+    """Hear method, route, status and seconds of every request."""
+
+
+class Gate:
+    def __init__(self, app: App, limits: Limits, access: Access, state: State) -> None:
+        self._app, self._limits, self._access, self.state = app, limits, access, state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        told = _Told(send, scope, self.state)
+        began = time.perf_counter()
+        try:
+            headers = dict(scope["headers"])
+            self._access.check(scope["path"], headers)
+            if scope["method"] == "POST":
+                await self._guarded(scope, headers, receive, told)
+            else:
+                await self._app(scope, receive, told)
+        except Refused as refused:
+            await told.refuse(refused)
+        except Exception as error:  # noqa: BLE001  # ours: the client hears that, and the log where, without the text
+            _log_failure(told.id, error)
+            if not told.status:
+                await told.refuse(FAILED)
+        finally:
+            self._report(scope, told, time.perf_counter() - began)
+
+    async def _guarded(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, told: _Told) -> None:
+        """An endpoint that computes."""
+        state, limits = self.state, self._limits
+        if state.in_flight >= limits.requests:
+            raise Refused(
+                429, f"{state.in_flight} requests are being answered, which is all this server takes; try again later",
+                "overloaded", retry_after_s=state.retry_after_s(),
+            )  # fmt: skip
+        state.in_flight += 1
+        try:
+            deadline = time.monotonic() + limits.timeout_s
+            late = Refused(408, f"only part of the request was there after {limits.timeout_s:.0f} s", "timeout")
+            body = await _within(self._body(headers, receive), deadline, late)
+            if body is not None:
+                await self._answer(scope, body, receive, told, deadline)
+        finally:
+            state.in_flight -= 1
+
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
+        """None: the client has left."""
+        most = self._limits.body_bytes
+        too_long = Refused(413, f"a body of more than {most:,} bytes; send less in a request", "too_large")
+        said = headers.get(b"content-length", b"")
+        if said.isdigit() and (len(said) > 18 or int(said) > most):
+            raise too_long
+        parts, size, more = [], 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > most:
+                raise too_long
+            more = message.get("more_body", False)
+        return b"".join(parts)
+
+    async def _answer(self, scope: Scope, body: bytes, receive: Receive, told: _Told, deadline: float) -> None:
+        """Until it is answered, or nobody waits for it any more."""
+        given = False
+
+        async def again() -> MutableMapping[str, Any]:
+            nonlocal given
+            if not given:
+                given = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            return await asyncio.get_running_loop().create_future()  # nothing comes after it
+
+        async def left() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        work = asyncio.ensure_future(self._app(scope, again, told))
+        leaving = asyncio.ensure_future(left())
+        try:
+            wait = max(0.0, deadline - time.monotonic())
+            await asyncio.wait({work, leaving}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                await work
+            elif leaving.done():
+                told.left = True
+            elif not told.status:
+                raise Refused(
+                    504, f"no answer in {self._limits.timeout_s:.0f} s; try again later, or ask less at once", "timeout"
+                )
+            else:
+                await work  # it has begun to answer
+        finally:
+            for task in (work, leaving):
+                task.cancel()
+            await asyncio.gather(work, leaving, return_exceptions=True)
+
+    def _report(self, scope: Scope, told: _Told, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", None) or "(unknown)"
+        status = 499 if told.left else told.status  # nginx's number for a client that has left
+        for observe in self.state.observers:
+            observe(scope["method"], route, status, seconds)
+        if LOG.isEnabledFor(logging.INFO):
+            line = {"id": told.id, "method": scope["method"], "route": route, "status": status,
+                    "ms": round(1000 * seconds, 2), "bytes": told.bytes}  # fmt: skip
+            LOG.info("request", extra={"fields": line})
+
+
+class _Told:
+    """Sends an answer, with our headers, and remembers what it was."""
+
+    def __init__(self, send: Send, scope: Scope, state: State) -> None:
+        self._send, self._scope, self._state = send, scope, state
+        self.id = secrets.token_hex(8)
+        self.status, self.bytes, self.left = 0, 0, False
+
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            given = {name.lower() for name, _ in message.get("headers", [])}
+            docs = self._scope["path"].startswith("/docs")
+            ours = [*HEADERS[:-1], DOCS_POLICY if docs else HEADERS[-1], (b"x-request-id", self.id.encode())]
+            if self._state.draining:
+                ours.append((b"connection", b"close"))  # the next request goes to another server
+            message["headers"] = [*message.get("headers", []), *(one for one in ours if one[0] not in given)]
+        elif message["type"] == "http.response.body":
+            self.bytes += len(message.get("body", b""))
+        await self._send(message)
+
+    async def refuse(self, refused: Refused) -> None:
+        body = json.dumps(refused.body(), ensure_ascii=False).encode("utf-8", "replace")
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        if refused.retry_after_s is not None:
+            headers.append((b"retry-after", str(max(1, round(refused.retry_after_s))).encode()))
+        if refused.status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        await self({"type": "http.response.start", "status": refused.status, "headers": headers})
+        await self({"type": "http.response.body", "body": body})
+
+
+async def _within(work: Awaitable[Any], deadline: float, late: Refused) -> Any:
+    try:
+        return await asyncio.wait_for(work, max(0.0, deadline - time.monotonic()))
+    except asyncio.TimeoutError:
+        raise late from None
+
+
+def _log_failure(name: str, error: BaseException) -> None:
+    """Its kind and where it happened; its message may hold a text."""
+    frames = traceback.extract_tb(error.__traceback__)[-8:]
+    places = [f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} {frame.name}" for frame in frames]
+    LOG.error("failure", extra={"fields": {"id": name, "kind": type(error).__name__, "at": places}})

@@ -1,0 +1,191 @@
+"""From settings to running processes."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import FrameType
+from typing import Literal
+
+from litebert.errors import ConfigError
+from litebert.serve.limits import Limits
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+BACKLOG = 2048
+PATIENCE_S = 10.0
+"""A process that dies sooner after its start will not do better the next time."""
+WORKERS_METRICS = "PROMETHEUS_MULTIPROC_DIR"
+IDLE_S = 30
+"""After which a connection that asks nothing is closed."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    models: tuple[str, ...]
+    host: str
+    port: int
+    engine: Literal["auto", "torch", "int8"] = "auto"
+    keys: tuple[str, ...] = field(default=(), repr=False)
+    hosts: tuple[str, ...] = ()
+    """That may be asked for; none: all, or on this machine alone its own names."""
+    open_metrics: bool = False
+    workers: int = 1
+    state_dir: Path | None = None
+    runs: Path | None = None
+    drain_s: float = 1.0
+    quiet: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def is_local(self) -> bool:
+        """Can only this machine reach it?"""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def allowed_hosts(self) -> tuple[str, ...]:
+        # a page of a stranger can make its name mean 127.0.0.1, and would be believed
+        return self.hosts or (tuple(dict.fromkeys((*LOOPBACK, self.host))) if self.is_local else ())
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that is bound, before any model is loaded."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((host, port))
+        found.listen(BACKLOG)
+    except OSError as error:
+        found.close()
+        raise ConfigError(
+            f"{host}:{port}: cannot listen there ({error.strerror}); choose another --port, or end what uses it"
+        ) from error
+    found.set_inheritable(True)
+    return found
+
+
+def launch(settings: Settings, listening: socket.socket, started: Callable[[], None]) -> int:
+    """Serve until a signal ends it; 0 if all went well."""
+    if settings.workers == 1:
+        serve(settings, listening, started)
+        return 0
+    with tempfile.TemporaryDirectory(prefix="litebert-") as metrics:
+        os.environ[WORKERS_METRICS] = metrics
+        try:
+            return _Processes(settings, listening).run(started)
+        finally:
+            del os.environ[WORKERS_METRICS]
+
+
+def serve(settings: Settings, listening: socket.socket, started: Callable[[], None] = lambda: None) -> None:
+    """In this process."""
+    import torch
+    import uvicorn
+
+    from litebert.serve.app import build
+    from litebert.serve.gate import Access
+    from litebert.serve.logs import to_stderr
+    from litebert.serve.registry import Registry
+    from litebert.serve.server import Server
+    from litebert.serve.service import Service
+
+    if settings.workers > 1:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.workers))
+    to_stderr(logging.WARNING if settings.quiet else logging.INFO)
+    registry = Registry.load(settings.models, settings.engine)
+    access = Access(settings.keys, settings.allowed_hosts, settings.open_metrics)
+
+    def make_service() -> Service:
+        started()
+        return Service(registry, settings.limits, settings.runs, settings.state_dir, settings.workers)
+
+    gate = build(make_service, settings.limits, access)
+    config = uvicorn.Config(
+        gate, log_config=None, access_log=False, server_header=False, timeout_keep_alive=IDLE_S, backlog=BACKLOG,
+        lifespan="on", ws="none",
+    )  # fmt: skip
+    Server(config, gate, settings.drain_s).run([listening])
+
+
+def _serve_child(settings: Settings, listening: socket.socket) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        serve(settings, listening)
+    except ConfigError as error:
+        print("litebert:", error, file=sys.stderr)
+        sys.exit(2)
+
+
+def _end_with_parent() -> None:
+    """Nobody else would end what a killed parent leaves behind."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class _Processes:
+    """Several that listen at one socket; one that dies is replaced."""
+
+    def __init__(self, settings: Settings, listening: socket.socket) -> None:
+        self._settings, self._listening = settings, listening
+        self._ending = False
+        self._running: dict[BaseProcess, float] = {}
+        """And when each was started."""
+
+    def run(self, started: Callable[[], None]) -> int:
+        previous = {number: signal.signal(number, self._end) for number in (signal.SIGTERM, signal.SIGINT)}
+        code = 0
+        try:
+            for _ in range(self._settings.workers):
+                self._start()
+            started()
+            while self._running:
+                time.sleep(0.1)
+                for process in [one for one in self._running if not one.is_alive()]:
+                    lived = time.monotonic() - self._running.pop(process)
+                    self._forget_metrics(process)
+                    if self._ending:
+                        # one that was still loading knows no other way to end, and has accepted nothing
+                        well = process.exitcode in (0, -signal.SIGTERM)
+                        code = code or (0 if well else abs(process.exitcode or 0))
+                    elif lived < PATIENCE_S or process.exitcode == 2:
+                        code = process.exitcode or 1
+                        self._end(signal.SIGTERM, None)
+                    else:
+                        self._start()
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+        return code
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        process = context.Process(target=_serve_child, args=(self._settings, self._listening))
+        process.start()
+        self._running[process] = time.monotonic()
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        self._ending = True
+        for process in self._running:
+            process.terminate()
+
+    def _forget_metrics(self, process: BaseProcess) -> None:
+        from prometheus_client.multiprocess import mark_process_dead
+
+        mark_process_dead(process.pid)

@@ -1,0 +1,15 @@
+// Before the first paint, so that nothing flashes: the theme and the language that were chosen last time.
+(() => {
+  const remembered = (key) => {
+    try {
+      return localStorage.getItem(key);
+    } catch {
+      return null; // storage is switched off
+    }
+  };
+  const root = document.documentElement;
+  const theme = remembered("litebert.theme");
+  if (theme === "light" || theme === "dark") root.dataset.theme = theme;
+  const language = remembered("litebert.language") ?? navigator.language ?? "en";
+  root.lang = language.toLowerCase().startsWith("zh") ? "zh-CN" : "en";
+})();

@@ -1,0 +1,30 @@
+// What the browser remembers; a browser that forbids it just forgets.
+
+export function remember(key, value) {
+  try {
+    if (value === null) localStorage.removeItem(key);
+    else localStorage.setItem(key, value);
+  } catch {
+    // storage is switched off
+  }
+}
+
+const KEY = "litebert.key"; // for this browser tab only
+let kept = null;
+
+export function apiKey() {
+  try {
+    return sessionStorage.getItem(KEY) ?? kept;
+  } catch {
+    return kept;
+  }
+}
+
+export function keepApiKey(key) {
+  kept = key;
+  try {
+    sessionStorage.setItem(KEY, key);
+  } catch {
+    // storage is switched off: it is kept until the page is left
+  }
+}

@@ -1,0 +1,6 @@
+// What the page says, by language.
+
+import { en } from "./strings-en.js";
+import { zh } from "./strings-zh.js";
+
+export const STRINGS = { en, zh };

@@ -1,0 +1,148 @@
+"""The models that a server answers with, by name."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from litebert import builtin
+from litebert.errors import ConfigError
+from litebert.files import check_hashes
+from litebert.predict import Adapted, Model
+from litebert.predict.loading import Engine, load_beside
+from litebert.serve.limits import Refused
+from litebert.tasks.mask import Mask
+
+NAME = re.compile(r"[\w][\w.-]{0,99}")
+OWN_ENDPOINTS = {
+    "classify": "/classify", "few-shot": "/classify", "multilabel": "/classify", "regress": "/classify", "tag": "/tag",
+    "answer": "/answer", "mask": "/fill-mask",
+}  # fmt: skip
+"""Of tasks that have one beside /predict."""
+OF_ENCODERS = ("/v1/embeddings", "/v1/rerank", "/similarity", "/search", "/adapt", "/inside")
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A model under its name."""
+
+    name: str
+    model: Model
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def task(self) -> str | None:
+        return None if self.model.task is None else self.model.task.name
+
+    @property
+    def labels(self) -> list[str]:
+        task: Any = self.model.task
+        return list(getattr(task, "labels", getattr(task, "tags", [])))
+
+    @property
+    def endpoints(self) -> list[str]:
+        own = [f"/predict/{self.name}"] if self.task else []
+        own += [OWN_ENDPOINTS[self.task]] if self.task in OWN_ENDPOINTS else []
+        return [*own, *OF_ENCODERS]
+
+    def record(self) -> dict[str, Any]:
+        """As /v1/models says it: OpenAI's fields and ours."""
+        return {
+            "id": self.name, "object": "model", "created": self.created, "owned_by": "litebert", "task": self.task,
+            "labels": self.labels, "max_length": self.model.max_length, "passes": self.model.passes,
+            "dimensions": dimensions_of(self.model), "int8": self.model.answers_in_int8,
+            "adapted": isinstance(self.model, Adapted), "endpoints": self.endpoints,
+        }  # fmt: skip
+
+
+def dimensions_of(model: Model) -> int:
+    """Of its vectors."""
+    return model.config.hidden_size if model.after is None else len(model.after.bias)
+
+
+class Registry:
+    """In the order in which they were given: where a request names none, the first that can answers."""
+
+    def __init__(self, served: Sequence[Served]) -> None:
+        self._served = {one.name: one for one in served}
+
+    @classmethod
+    def load(cls, models: Sequence[str], engine: Engine = "auto") -> Registry:
+        """Each a folder, a name, or NAME=FOLDER."""
+        found: dict[str, Served] = {}
+        for given in models:
+            name, path = name_of(given)
+            if name in found:
+                raise ConfigError(f"{given}: there is a model {name!r} already; give this one a name: NAME={path}")
+            check_hashes(builtin.folder_of(path))
+            model = load_beside([base_of(one.model) for one in found.values()], path, engine)
+            model.albert.requires_grad_(False)
+            model.tokenizer.warns = False  # logs quote no texts
+            if isinstance(home := base_of(model).source, Path):
+                check_hashes(home)
+            found[name] = Served(name, model)
+        return cls(list(found.values()))
+
+    def __iter__(self) -> Iterator[Served]:
+        return iter(self._served.values())
+
+    def get(self, name: str) -> Served:
+        if name not in self._served:
+            there = ", ".join(self._served)
+            raise Refused(
+                404, f"model={name[:100]!r} is not served here; there are: {there}", "model_not_found", "model"
+            )
+        return self._served[name]
+
+    def for_task(self, name: str | None, wanted: str, tasks: Sequence[str]) -> Served:
+        """The model of this name, or the first that does what is wanted."""
+        if name is not None:
+            served = self.get(name)
+            if served.task not in tasks:
+                raise Refused(
+                    400, f"model={name!r} does {served.task or 'no task'} and cannot {wanted}; see /v1/models",
+                    param="model",
+                )  # fmt: skip
+            return served
+        for served in self:
+            if served.task in tasks:
+                return served
+        raise Refused(
+            404, f"no model here can {wanted}; serve one that was taught to, with: litebert serve FOLDER",
+            "model_not_found", "model",
+        )  # fmt: skip
+
+    def for_masks(self, name: str | None) -> Served:
+        """One with a masked-token head."""
+        if name is not None and Mask.head_name not in self.get(name).model.albert.heads:
+            raise Refused(
+                400, f"model={name!r} has no masked-token head (fine-tuning drops it); name a pre-trained one",
+                param="model",
+            )  # fmt: skip
+        return self.for_task(name, "fill masks", (Mask.name,))
+
+    def for_vectors(self, name: str | None) -> Served:
+        """All have an encoder; by default one that was not taught a task, whose vectors are best."""
+        if name is not None:
+            return self.get(name)
+        all_of_them = list(self)
+        return next((served for served in all_of_them if served.task in (None, Mask.name)), all_of_them[0])
+
+
+def name_of(given: str) -> tuple[str, str]:
+    """The name under which a model is served, and where it is."""
+    name, equals, path = given.partition("=")
+    if equals and NAME.fullmatch(name) and not Path(given).exists():
+        return name, path
+    name = re.sub(r"[^\w.-]+", "-", Path(given).resolve().name if Path(given).exists() else given.split("/")[-1])
+    name = name.strip(".-") or "model"
+    return name[:100], given
+
+
+def base_of(model: Model) -> Model:
+    """What an adapted model was made from; another is it itself."""
+    return model.base if isinstance(model, Adapted) else model

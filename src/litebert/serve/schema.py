@@ -1,0 +1,136 @@
+"""What requests say, as the OpenAPI document describes them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+Text = str
+ModelName = Field(default=None, max_length=200, description="Of /v1/models; by default the first that can.")
+TOP = 100
+MOST_PASSES = 1000
+
+
+class Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class PredictRequest(Request):
+    inputs: list[str | list[str] | dict[str, JsonValue]] = Field(
+        min_length=1, description="Records as `litebert predict` reads them: a text, a pair, or an object."
+    )
+    passes: int | None = Field(default=None, ge=1, le=MOST_PASSES, description="Passes to run instead of all.")
+    top: int | None = Field(default=None, ge=1, le=TOP, description="Candidates for a mask.")
+
+
+class FillRequest(Request):
+    text: Text = Field(min_length=1, description="With [MASK] where a word is missing.")
+    top: int = Field(default=5, ge=1, le=TOP)
+    model: str | None = ModelName
+
+
+class QuestionRequest(Request):
+    question: Text = Field(min_length=1)
+    context: Text = Field(min_length=1)
+    model: str | None = ModelName
+
+
+class TextsRequest(Request):
+    """One text, or a list of them."""
+
+    text: Text | None = Field(default=None, min_length=1)
+    texts: list[Text] | None = Field(default=None, min_length=1)
+    model: str | None = ModelName
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> TextsRequest:
+        if (self.text is None) == (self.texts is None):
+            raise ValueError("give text, or texts, a list, and not both")
+        return self
+
+    @property
+    def all_texts(self) -> list[str]:
+        return [self.text] if self.text is not None else list(self.texts or ())
+
+
+class SimilarityRequest(Request):
+    """All pairs of `texts`, or those of `a` with `b`."""
+
+    texts: list[Text] | None = Field(default=None, min_length=1)
+    a: list[Text] | None = Field(default=None, min_length=1)
+    b: list[Text] | None = Field(default=None, min_length=1)
+    model: str | None = ModelName
+
+    @model_validator(mode="after")
+    def _one_way(self) -> SimilarityRequest:
+        if (self.texts is None) == (self.a is None) or (self.a is None) != (self.b is None):
+            raise ValueError("give texts, or a and b")
+        return self
+
+
+class EmbeddingsRequest(BaseModel):
+    """OpenAI's; what we do not know is ignored, as its clients may send more."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    input: str | list[str] | list[int] | list[list[int]]
+    model: str | None = ModelName
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(default=None, ge=1, le=1 << 16)
+    user: str | None = None
+
+
+class RerankRequest(Request):
+    query: Text = Field(min_length=1)
+    documents: list[Text] = Field(min_length=1)
+    model: str | None = ModelName
+    top_n: int | None = Field(default=None, ge=1, le=1 << 16)
+    return_documents: bool = False
+
+
+class Example(Request):
+    text: Text = Field(min_length=1)
+    label: str = Field(min_length=1, max_length=200)
+
+
+class TeachRequest(Request):
+    examples: list[Example] = Field(min_length=1)
+    model: str | None = ModelName
+    label_names: bool | None = Field(
+        default=None, description="Let the names of the classes count as examples; null: if that helps."
+    )
+
+
+class MoreExamples(Request):
+    examples: list[Example] = Field(min_length=1)
+
+
+class TextRequest(Request):
+    text: Text = Field(min_length=1)
+
+
+class InsideRequest(Request):
+    text: Text = Field(min_length=1)
+    model: str | None = ModelName
+
+
+class ListRequest(Request):
+    texts: list[Text] = Field(min_length=1)
+    model: str | None = ModelName
+
+
+class SearchRequest(Request):
+    query: Text | None = Field(default=None, min_length=1)
+    queries: list[Text] | None = Field(default=None, min_length=1)
+    top: int = Field(default=10, ge=1, le=1000)
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> SearchRequest:
+        if (self.query is None) == (self.queries is None):
+            raise ValueError("give query, or queries, a list, and not both")
+        return self
+
+    @property
+    def all_queries(self) -> list[str]:
+        return [self.query] if self.query is not None else list(self.queries or ())

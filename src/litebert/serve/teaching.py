@@ -1,0 +1,122 @@
+"""Classifiers that clients teach: the texts are read in the same batches as all others."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from litebert.data.batches import Example
+from litebert.predict import Adapted, Model, adapt
+from litebert.predict.reasons import explaining, reasons_of
+from litebert.predict.records import as_record
+from litebert.serve.engine import Asking, Engine, tokens_of
+from litebert.serve.registry import Served, base_of
+from litebert.tasks import Task
+from litebert.tasks.base import Scores
+
+TEACHERS = 2
+"""At once; more wait."""
+BASE = "base"
+"""The folder of a download that holds the model it was made from, where that is not known by name."""
+
+
+class Queued(Model):
+    """A model that reads in the server's batches, for use in a thread that is not the event loop's."""
+
+    def __init__(self, model: Model, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(model.albert, model.tokenizer, None, model.max_length, model.after)
+        self.source, self.int8, self.bf16 = model.source, model.int8, model.bf16
+        self.model, self._engine, self._loop = model, engine, loop
+        self._asked: set[Future[Any]] = set()
+
+    def score_examples(
+        self, task: Task[Any, Any], examples: Sequence[Example], batch_size: int | None = None,
+        advance: Callable[[int], None] = lambda count: None,
+    ) -> list[Scores]:  # fmt: skip
+        lengths = [tokens_of(example) for example in examples]
+        question = self._engine.batcher.ask(Asking(self.model, task), examples, lengths)
+        asked = asyncio.run_coroutine_threadsafe(question, self._loop)
+        self._asked.add(asked)
+        try:
+            return asked.result()
+        finally:
+            self._asked.discard(asked)
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more."""
+        for asked in list(self._asked):
+            asked.cancel()
+
+
+def plain(base: Model) -> Model:
+    """As it is served."""
+    return base.model if isinstance(base, Queued) else base
+
+
+class Teacher:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._pool = ThreadPoolExecutor(TEACHERS, thread_name_prefix="litebert-teach")
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    async def teach(
+        self, served: Served, texts: Sequence[str], labels: Sequence[str], label_names: bool | None
+    ) -> Adapted:
+        queued = self._queued(base_of(served.model))
+        return await self._aside(queued, lambda: adapt(queued, texts, labels, label_names=label_names))
+
+    async def add(self, adapted: Adapted, texts: Sequence[str], labels: Sequence[str]) -> Adapted:
+        more = copy.copy(adapted)
+        more.base = queued = self._queued(adapted.base)
+        return await self._aside(queued, lambda: more.add_examples(texts, labels))
+
+    async def explain(self, adapted: Adapted, text: str) -> dict[str, Any]:
+        """Its answer, and the examples that decided."""
+        task = explaining(adapted)
+        record = task.parse(text, "text")
+        features = await self._engine.aside(task.features, [record], adapted.tokenizer, adapted.max_length)
+        scores = await self._engine.batcher.ask(Asking(adapted, task), features, [tokens_of(features[0])])
+        answer = as_record(task.answer(record, features[0], scores[0]))
+        return answer | {"nearest": [as_record(one) for one in reasons_of(adapted, answer["label"], scores[0])]}
+
+    def _queued(self, base: Model) -> Queued:
+        return Queued(plain(base), self._engine, asyncio.get_running_loop())
+
+    async def _aside(self, queued: Queued, work: Callable[[], Adapted]) -> Adapted:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        except asyncio.CancelledError:
+            queued.give_up()
+            raise
+
+
+def packed(adapted: Adapted, name: str) -> Path:
+    """A zip of its folder, in a folder of its own that the caller deletes; with the model it was made from, unless that
+    is known by name."""
+    place = Path(tempfile.mkdtemp(prefix="litebert-"))
+    try:
+        folder = place / name
+        saved = copy.copy(adapted)
+        if not isinstance(adapted.source, str):
+            plain(adapted.base).save(folder / BASE)
+            saved.source = (folder / BASE).resolve()
+        saved.save(folder)
+        archive = place / f"{name}.zip"
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as file:
+            for path in sorted(folder.rglob("*")):
+                if path.is_file():
+                    file.write(path, path.relative_to(place))
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+    shutil.rmtree(folder)
+    return archive

@@ -1,0 +1,153 @@
+"""The queue: what is computed together, in whose turn, and for whom no more."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from litebert.serve.batcher import Batcher, Full
+
+
+class Doubling:
+    """A lane that waits until it is let go, and remembers its batches."""
+
+    def __init__(self, is_open: bool = True) -> None:
+        self.batches: list[list[Any]] = []
+        self.gate = threading.Event()
+        if is_open:
+            self.gate.set()
+
+    def compute(self, items: Sequence[Any]) -> Sequence[Any]:
+        self.batches.append(list(items))
+        assert self.gate.wait(30)
+        if "bad" in items:
+            raise ValueError("bad")
+        return [item * 2 for item in items]
+
+
+async def settled() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+
+
+def test_everybody_gets_his_own_results_in_order() -> None:
+    async def run() -> list[list[int]]:
+        batcher, lane = Batcher(batch_tokens=10), Doubling()
+        batcher.start()
+        asked = [batcher.ask(lane, list(range(start, start + 5)), [3, 1, 4, 1, 5]) for start in (0, 10, 20)]
+        found = await asyncio.gather(*asked)
+        await batcher.close()
+        assert all(len(batch) > 1 for batch in lane.batches[:-1])
+        assert batcher.waiting_tokens == 0
+        return found
+
+    assert asyncio.run(run()) == [[2 * number for number in range(start, start + 5)] for start in (0, 10, 20)]
+
+
+def test_a_batch_holds_so_many_tokens_of_similar_length() -> None:
+    async def run() -> list[list[Any]]:
+        batcher, lane = Batcher(batch_tokens=40), Doubling(is_open=False)
+        batcher.start()
+        first = asyncio.ensure_future(batcher.ask(lane, ["x"], [1]))
+        await settled()  # it is being computed, and the next ones gather
+        lengths = [10, 2, 9, 3, 11, 2, 10, 3]
+        rest = asyncio.ensure_future(batcher.ask(lane, [f"{length}." for length in lengths], lengths))
+        await settled()
+        lane.gate.set()
+        await asyncio.gather(first, rest)
+        await batcher.close()
+        return lane.batches
+
+    _, second, third = asyncio.run(run())
+    assert sorted(second) == ["10.", "10.", "11.", "9."]
+    assert sorted(third) == ["2.", "2.", "3.", "3."]
+
+
+def test_a_short_request_does_not_wait_for_all_of_a_long_one_nor_the_reverse() -> None:
+    async def run() -> list[list[Any]]:
+        batcher, lane = Batcher(batch_tokens=10), Doubling(is_open=False)
+        batcher.start()
+        long = asyncio.ensure_future(batcher.ask(lane, ["long"] * 20, [5] * 20))
+        await settled()
+        short = [asyncio.ensure_future(batcher.ask(lane, [f"short{number}"], [5])) for number in range(4)]
+        await settled()
+        lane.gate.set()
+        await asyncio.gather(long, *short)
+        await batcher.close()
+        return lane.batches
+
+    order = [item for batch in asyncio.run(run()) for item in batch]
+    places = [place for place, item in enumerate(order) if item.startswith("short")]
+    assert max(places) <= 8  # of 24
+    assert "long" in order[2:8]
+
+
+def test_whoever_leaves_takes_his_items_out_of_the_queue() -> None:
+    async def run() -> None:
+        batcher, lane = Batcher(batch_tokens=4), Doubling(is_open=False)
+        batcher.start()
+        first = asyncio.ensure_future(batcher.ask(lane, [1], [4]))
+        await settled()
+        gone = asyncio.ensure_future(batcher.ask(lane, [50, 60], [4, 4]))
+        kept = asyncio.ensure_future(batcher.ask(lane, [3], [4]))
+        await settled()
+        gone.cancel()
+        await settled()
+        assert batcher.waiting_tokens == 4
+        lane.gate.set()
+        assert await asyncio.gather(first, kept) == [[2], [6]]
+        await batcher.close()
+        assert lane.batches == [[1], [3]]
+        assert batcher.figures.dropped == 2
+
+    asyncio.run(run())
+
+
+def test_a_full_queue_refuses_at_once_and_says_for_how_long() -> None:
+    async def run() -> None:
+        batcher, lane = Batcher(batch_tokens=10, queue_tokens=20), Doubling(is_open=False)
+        batcher.start()
+        first = asyncio.ensure_future(batcher.ask(lane, [1], [10]))
+        await settled()
+        waiting = asyncio.ensure_future(batcher.ask(lane, [2, 3], [10, 10]))
+        await settled()
+        with pytest.raises(Full) as full:
+            await batcher.ask(lane, [4], [1])
+        assert full.value.retry_after_s >= 1
+        lane.gate.set()
+        await asyncio.gather(first, waiting)
+        assert await batcher.ask(lane, [4], [10_000]) == [8]  # more than the queue, but alone
+        await batcher.close()
+
+    asyncio.run(run())
+
+
+def test_one_that_cannot_be_computed_harms_no_other() -> None:
+    async def run() -> None:
+        batcher, lane = Batcher(batch_tokens=100, max_wait_s=0.05), Doubling()
+        batcher.start()
+        bad, good = await asyncio.gather(
+            batcher.ask(lane, ["bad"], [1]), batcher.ask(lane, ["good"], [1]), return_exceptions=True
+        )
+        assert isinstance(bad, ValueError)
+        assert good == ["goodgood"]
+        assert await batcher.call(lambda: "alone", 5) == "alone"
+        await batcher.close()
+
+    asyncio.run(run())
+
+
+def test_closing_waits_for_all_that_was_asked() -> None:
+    async def run() -> None:
+        batcher, lane = Batcher(batch_tokens=2), Doubling()
+        batcher.start()
+        asked = asyncio.ensure_future(batcher.ask(lane, list(range(20)), [1] * 20))
+        await asyncio.sleep(0)
+        await batcher.close()
+        assert await asked == [2 * number for number in range(20)]
+
+    asyncio.run(run())

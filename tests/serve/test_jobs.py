@@ -1,0 +1,159 @@
+"""What clients leave with the server: how much, how long, and who finds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import litebert
+from litebert.serve import jobs
+from litebert.serve.limits import Limits
+from litebert.serve.registry import Registry
+from litebert.serve.service import Service
+from tests.serve.conftest import EXAMPLES, TEXTS, Start
+
+GIVEN = {"examples": [{"text": text, "label": label} for text, label in EXAMPLES]}
+
+
+class Clock:
+    """In the place of `time`."""
+
+    def __init__(self) -> None:
+        self.now = 1e6
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+
+def test_what_nobody_uses_is_forgotten(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(jobs, "time", clock)
+    client = start(Limits(job_lifetime_s=60))
+    listed, taught = client.post("/search", json={"texts": TEXTS}).json(), client.post("/adapt", json=GIVEN).json()
+    assert listed["expires_in_s"] == taught["expires_in_s"] == 60
+    clock.now += 50
+    assert client.post(f"/predict/{taught['model']}", json={"inputs": TEXTS}).status_code == 200  # which is a use
+    clock.now += 50
+    assert client.post(f"/predict/{taught['model']}", json={"inputs": TEXTS}).status_code == 200
+    gone = client.post(f"/search/{listed['id']}", json={"query": "rain"})
+    assert gone.status_code == 404
+    assert "60 s" in gone.json()["error"]["message"]
+    clock.now += 61
+    assert client.post(f"/adapt/{taught['id']}/explain", json={"text": "rain"}).status_code == 404
+    assert "litebert_taught_classifiers 0.0" in client.get("/metrics").text
+
+
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_only_so_many_are_kept(has_folder: bool, start: Start, tmp_path: Path) -> None:
+    client = start(Limits(jobs=2), state_dir=tmp_path if has_folder else None)
+    first, _ = (client.post("/search", json={"texts": TEXTS}).json()["id"] for _ in range(2))
+    refused = client.post("/search", json={"texts": TEXTS})
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) > 3000
+    assert client.delete(f"/search/{first}").status_code == 200
+    assert client.post("/search", json={"texts": TEXTS}).status_code == 200
+    assert client.post("/adapt", json=GIVEN).status_code == 200  # these are counted by themselves
+
+
+def test_processes_with_one_folder_find_what_the_other_was_given(start: Start, tmp_path: Path) -> None:
+    one, other = (start(state_dir=tmp_path, processes=2) for _ in range(2))
+    taught = one.post("/adapt", json=GIVEN).json()
+    asked = {"inputs": TEXTS}
+    answers = [client.post(f"/predict/{taught['model']}", json=asked).json()["answers"] for client in (one, other)]
+    assert answers[0] == answers[1]
+    more = {"examples": [{"text": "the train stopped", "label": "travel"}, {"text": "a map", "label": "travel"}]}
+    assert other.post(f"/adapt/{taught['id']}/examples", json=more).json()["examples"] == 8
+    again = one.post(f"/predict/{taught['model']}", json=asked).json()["answers"]
+    assert set(again[0]["probabilities"]) == {"food", "travel", "weather"}
+    listed = other.post("/search", json={"texts": TEXTS}).json()["id"]
+    found = one.post(f"/search/{listed}", json={"query": TEXTS[2], "top": 1}).json()["results"]
+    assert found[0][0]["text"] == TEXTS[2]
+    assert one.delete(f"/adapt/{taught['id']}").status_code == 200
+    assert other.post(f"/predict/{taught['model']}", json=asked).status_code == 404
+    assert len(list((tmp_path / "adapted").iterdir())) == 0
+
+
+def test_several_processes_without_a_folder_refuse_to_remember(start: Start) -> None:
+    client = start(processes=2)
+    for path, body in (("/adapt", GIVEN), ("/search", {"texts": TEXTS})):
+        refused = client.post(path, json=body)
+        assert refused.status_code == 403
+        assert "--state-dir" in refused.json()["error"]["message"]
+    assert client.post("/tag", json={"text": "rain"}).status_code == 200
+
+
+def test_an_id_is_no_path(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "state" / "adapted").mkdir(parents=True)
+    secret = tmp_path / "state" / "secret"
+    secret.mkdir()
+    (secret / "current").write_text("0" * 32, encoding="ascii")
+    client = start(state_dir=tmp_path / "state")
+    for name in ("../secret", "..%2fsecret", "secret", ".", "%00", "0" * 32, "G" * 32):
+        assert client.post(f"/predict/adapted-{name}", json={"inputs": ["a"]}).status_code == 404, name
+        assert client.get(f"/adapt/{name}/download").status_code in (400, 404, 405), name
+        assert client.delete(f"/search/{name}").status_code in (400, 404, 405), name
+
+
+def test_a_damaged_state_is_a_missing_one(start: Start, tmp_path: Path) -> None:
+    client = start(state_dir=tmp_path)
+    name = client.post("/adapt", json=GIVEN).json()["id"]
+    for file in (tmp_path / "adapted" / name).rglob("*.safetensors"):
+        file.write_bytes(b"no")
+    fresh = start(state_dir=tmp_path)
+    assert fresh.post(f"/adapt/{name}/explain", json={"text": "rain"}).status_code == 404
+
+
+def test_models_with_one_encoder_hold_it_once(registry: Registry, models: dict[str, Any]) -> None:
+    served = {one.name: one.model for one in registry}
+    assert len({id(model.encoder) for model in served.values()}) == 1
+    assert len({id(model.encoder) for model in models.values()}) == len(models)  # loaded apart they do not
+    for name in ("tag", "few", "mask"):
+        one, other = served[name].embed(TEXTS), models[name].embed(TEXTS)
+        assert abs(one - other).max() < 1e-5
+
+
+def test_a_model_with_other_weights_keeps_its_own(folders: dict[str, Path], tmp_path: Path) -> None:
+    other = litebert.load(folders["classify"])
+    other.encoder.pooler.bias.data += 1
+    other.save(tmp_path / "other")
+    found = {one.name: one.model for one in Registry.load([str(folders["classify"]), str(tmp_path / "other")])}
+    assert found["other"].encoder is not found["classify"].encoder
+    assert found["other"].predict(TEXTS) == other.predict(TEXTS)
+
+
+def test_weights_that_changed_since_they_were_saved_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    litebert.load(folders["classify"]).save(tmp_path / "copy")
+    assert Registry.load([f"mine={tmp_path / 'copy'}"]).get("mine").task == "classify"
+    weights = tmp_path / "copy" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(bytes(content))
+    with pytest.raises(litebert.CheckpointError, match=r"is not the file that sha256\.json"):
+        Registry.load([str(tmp_path / "copy")])
+
+
+def test_two_models_need_two_names(folders: dict[str, Path]) -> None:
+    path = str(folders["tag"])
+    with pytest.raises(litebert.ConfigError, match=r"there is a model 'tag' already; .*NAME="):
+        Registry.load([path, path])
+    assert [one.name for one in Registry.load([path, f"again={path}"])] == ["tag", "again"]
+
+
+def test_the_service_closes_when_somebody_teaches(registry: Registry) -> None:
+    import asyncio
+
+    async def run() -> list[str]:
+        service = Service(registry, Limits())
+        service.engine.batcher.start()
+        texts, labels = map(list, zip(*EXAMPLES, strict=True))
+        asked = asyncio.ensure_future(service.teacher.teach(registry.get("mask"), texts, labels, None))
+        await asyncio.sleep(0)
+        await service.close()
+        return (await asked).labels
+
+    assert asyncio.run(run()) == ["food", "weather"]

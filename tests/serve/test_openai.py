@@ -1,0 +1,74 @@
+"""The real client of OpenAI, and a fuzzer that reads the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from litebert.predict import Model
+from litebert.serve.gate import Access
+from litebert.serve.limits import Limits
+from litebert.serve.registry import Registry
+from litebert.serve.service import Service
+from tests.conftest import peer
+from tests.serve.conftest import TEXTS, listening
+
+KEY = "a-key-of-sixteen-or-more"
+CASES = 12
+"""Of each endpoint."""
+
+
+def test_openais_client_gets_vectors_models_and_errors_that_it_knows(
+    registry: Registry, models: dict[str, Model]
+) -> None:
+    openai = peer("openai")
+    limits = Limits(texts=4)
+    with listening(lambda: Service(registry, limits), limits, Access(keys=(KEY,))) as address:
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0)
+        found = client.embeddings.create(model="mask", input=TEXTS)  # which asks for base64
+        vectors = models["mask"].embed(TEXTS)
+        np.testing.assert_allclose([one.embedding for one in found.data], vectors, atol=1e-5)
+        assert found.usage.prompt_tokens > 0
+        plain = client.embeddings.create(model="mask", input=TEXTS[0], encoding_format="float", user="somebody")
+        np.testing.assert_allclose(plain.data[0].embedding, vectors[0], atol=1e-5)
+        assert "mask" in [one.id for one in client.models.list()]
+        with pytest.raises(openai.BadRequestError, match="5 texts; give 1 to 4"):
+            client.embeddings.create(model="mask", input=["a"] * 5)
+        with pytest.raises(openai.NotFoundError, match="is not served here"):
+            client.embeddings.create(model="gpt", input="a")
+        stranger = openai.OpenAI(base_url=f"{address}/v1", api_key="wrong", max_retries=0)
+        with pytest.raises(openai.AuthenticationError):
+            stranger.models.list()
+
+
+@pytest.mark.parametrize("kind", ["POSITIVE", "NEGATIVE"])
+def test_the_openapi_document_is_kept(kind: str, registry: Registry) -> None:
+    """Requests that follow it, or break it, a few hundred: no 5xx, refusals where they are due, answers as it says."""
+    schemathesis = peer("schemathesis")
+    import hypothesis
+
+    from schemathesis.specs.openapi.checks import positive_data_acceptance as accepts_all
+
+    limits, asked = Limits(jobs=10_000), 0
+    with listening(lambda: Service(registry, limits), limits) as address:
+        schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
+        for operation in schema.get_all_operations():
+            strategy = operation.ok().as_strategy(generation_mode=schemathesis.GenerationMode[kind])
+
+            @hypothesis.settings(
+                max_examples=CASES, database=None, deadline=None, derandomize=True, phases=[hypothesis.Phase.generate],
+                suppress_health_check=list(hypothesis.HealthCheck),
+            )  # fmt: skip
+            @hypothesis.given(case=strategy)
+            def ask(case: Any) -> None:
+                nonlocal asked
+                asked += 1
+                case.call_and_validate(excluded_checks=[accepts_all])  # a text may lack its [MASK], say
+
+            try:
+                ask()
+            except hypothesis.errors.Unsatisfiable:
+                assert kind == "NEGATIVE"  # what takes nothing cannot be asked wrongly
+    assert asked > 150
