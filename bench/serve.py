@@ -58,6 +58,7 @@ print(f"http://127.0.0.1:{listening.getsockname()[1]}/", file=sys.stderr, flush=
 uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])
 """
 MIB = 1 << 20
+BLOCK = 64
 
 
 @dataclass
@@ -69,10 +70,12 @@ class Told:
     failed: list[str] = field(default_factory=list)
     texts: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
     def record(self) -> dict[str, Any]:
         return {
-            "texts_per_second": round(self.texts / self.seconds, 1), "requests": len(self.accepted_s),
+            "texts_per_second": round(self.texts / self.seconds, 1),
+            "cpu_ms_per_text": round(1e3 * self.cpu_seconds / max(1, self.texts), 2), "requests": len(self.accepted_s),
             "refused": len(self.refused_s), "failed": len(self.failed), **_spread("latency_ms", self.accepted_s),
             **_spread("refused_ms", self.refused_s),
         }  # fmt: skip
@@ -202,13 +205,30 @@ async def open_loop(port: int, bodies: list[bytes], size: int, per_second: float
     return told
 
 
-def offline(model: Any, texts: list[str], seconds: float) -> float:
-    """Texts per second."""
-    count, began = 0, time.perf_counter()
+def offline(model: Any, texts: list[str], seconds: float) -> Told:
+    """The library alone, 64 texts at a time."""
+    told, began, used = Told(), time.perf_counter(), time.process_time()
     while (spent := time.perf_counter() - began) < seconds:
-        model.embed(texts)
-        count += len(texts)
-    return count / spent
+        start = told.texts % (len(texts) - BLOCK)
+        model.embed(texts[start : start + BLOCK])
+        told.texts += BLOCK
+    told.seconds, told.cpu_seconds = spent, time.process_time() - used
+    return told
+
+
+def cpu_seconds(process: subprocess.Popen[str]) -> float:
+    """That a process has had. On a machine that others use too they say more than the clock."""
+    words = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rounds_of(
+    port: int, process: subprocess.Popen[str], texts: list[str], size: int, clients: int, seconds: float, base64: bool
+) -> Told:
+    used = cpu_seconds(process)
+    told = asyncio.run(closed_loop(port, bodies_of(texts, size, base64), size, clients, seconds))
+    told.cpu_seconds = cpu_seconds(process) - used
+    return told
 
 
 def texts_from(path: Path) -> list[str]:
@@ -228,36 +248,35 @@ def memory_mb(process: subprocess.Popen[str]) -> float:
 def compare(given: argparse.Namespace, texts: list[str], rival_file: Path) -> dict[str, Any]:
     """Offline, over HTTP and the rival in turns; then too much."""
     model = litebert.load(given.model)
-    model.embed(texts)
-    found: dict[str, list[Any]] = {}
+    model.embed(texts[:BLOCK])
+    found: dict[str, list[Told]] = {}
     ours = ["-m", "litebert", "serve", given.model, "--port", "0", "--quiet", "--max-requests", str(given.queue)]
-    with started(ours) as (port, _):
+    with started(ours) as (port, process):
         asyncio.run(closed_loop(port, bodies_of(texts, 16, True), 16, 4, 3))  # the first batches are slower
         for size, clients in ((1, given.clients), (16, max(2, given.clients // 4))):
             for _ in range(given.rounds):
                 found.setdefault(f"offline beside {size}", []).append(offline(model, texts, given.seconds))
-                told = asyncio.run(closed_loop(port, bodies_of(texts, size, True), size, clients, given.seconds))
+                told = rounds_of(port, process, texts, size, clients, given.seconds, True)
                 found.setdefault(f"http, {size} a request, {clients} clients", []).append(told)
         rate = statistics.median(
             len(t.accepted_s) / t.seconds for t in found[f"http, 1 a request, {given.clients} clients"]
         )
         overload = asyncio.run(open_loop(port, bodies_of(texts, 1, True), 1, 3 * rate, given.seconds))
     if find_spec("sentence_transformers") is not None:
-        with started([str(rival_file), str(folder_of(given.model))]) as (port, _):
+        with started([str(rival_file), str(folder_of(given.model))]) as (port, process):
             asyncio.run(closed_loop(port, bodies_of(texts, 16, False), 16, 4, 3))
             for size, clients in ((1, given.clients), (16, max(2, given.clients // 4))):
                 for _ in range(given.rounds):
-                    told = asyncio.run(closed_loop(port, bodies_of(texts, size, False), size, clients, given.seconds))
+                    told = rounds_of(port, process, texts, size, clients, given.seconds, False)
                     found.setdefault(f"rival, {size} a request, {clients} clients", []).append(told)
     report: dict[str, Any] = {"engine": "int8" if model.answers_in_int8 else "fp32"}
     for name, rounds in found.items():
-        if isinstance(rounds[0], float):
-            report[name] = round(statistics.median(rounds), 1)
-        else:
-            report[name] = sorted(rounds, key=lambda told: told.texts / told.seconds)[len(rounds) // 2].record()
+        report[name] = sorted(rounds, key=lambda told: told.texts / told.seconds)[len(rounds) // 2].record()
     for size, clients in ((1, given.clients), (16, max(2, given.clients // 4))):
-        over = report[f"http, {size} a request, {clients} clients"]["texts_per_second"]
-        report[f"share of offline, {size} a request"] = round(over / report[f"offline beside {size}"], 3)
+        over, alone = report[f"http, {size} a request, {clients} clients"], report[f"offline beside {size}"]
+        share = {"by the clock": over["texts_per_second"] / alone["texts_per_second"],
+                 "by the server's CPU time": alone["cpu_ms_per_text"] / over["cpu_ms_per_text"]}  # fmt: skip
+        report[f"share of offline, {size} a request"] = {name: round(value, 3) for name, value in share.items()}
     report["three times too much"] = {"asked_per_second": round(3 * rate, 1), **overload.record()}
     return report
 
@@ -296,7 +315,8 @@ def main() -> int:
     print(json.dumps({"model": given.model, "texts": len(texts)} | report, indent=1))
     if given.minutes:
         return int(report["failed"] > 0 or report["growth"] >= 0.02)
-    return int(min(value for name, value in report.items() if name.startswith("share of offline")) < 0.7)
+    shares = [value["by the clock"] for name, value in report.items() if name.startswith("share of offline")]
+    return int(min(shares) < 0.7)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 OPEN = ("/health", "/ready", "/", "/docs", "/openapi.json", "/favicon.ico")
 OPEN_BELOW = ("/page/", "/docs/")
 """No key is asked for what a browser loads before anybody can type one."""
+LIGHT = ("/metrics", "/v1/models")
+"""Answered at once, however many requests wait."""
+METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH")
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -66,8 +69,8 @@ class Access:
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1").partition("://")[2] != host:
             raise Refused(403, "a page of another origin may not ask here (CORS is off)", "forbidden")
-        is_open = path in OPEN or path.startswith(OPEN_BELOW) or (self.open_metrics and path == "/metrics")
-        if self.keys and not is_open and not self._knows(given_key(headers)):
+        needs_none = is_open(path) or (self.open_metrics and path == "/metrics")
+        if self.keys and not needs_none and not self._knows(given_key(headers)):
             raise Refused(
                 401, "no API key, or one that is not known; send the header: Authorization: Bearer KEY",
                 "authentication_error",
@@ -78,6 +81,10 @@ class Access:
         for known in self.keys:  # all of them, so that time tells nothing
             found |= hmac.compare_digest(known.encode(), key)
         return found
+
+
+def is_open(path: str) -> bool:
+    return path in OPEN or path.startswith(OPEN_BELOW)
 
 
 def host_name(host: str) -> str:
@@ -117,10 +124,10 @@ class Gate:
         try:
             headers = dict(scope["headers"])
             self._access.check(scope["path"], headers)
-            if scope["method"] == "POST":
-                await self._guarded(scope, headers, receive, told)
-            else:
+            if is_open(scope["path"]) or scope["path"] in LIGHT:
                 await self._app(scope, receive, told)
+            else:
+                await self._guarded(scope, headers, receive, told)
         except Refused as refused:
             await told.refuse(refused)
         except Exception as error:  # noqa: BLE001  # ours: the client hears that, and the log where, without the text
@@ -205,10 +212,11 @@ class Gate:
     def _report(self, scope: Scope, told: _Told, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", None) or "(unknown)"
         status = 499 if told.left else told.status  # nginx's number for a client that has left
+        method = scope["method"] if scope["method"] in METHODS else "(unknown)"  # else anybody could fill the metrics
         for observe in self.state.observers:
-            observe(scope["method"], route, status, seconds)
+            observe(method, route, status, seconds)
         if LOG.isEnabledFor(logging.INFO):
-            line = {"id": told.id, "method": scope["method"], "route": route, "status": status,
+            line = {"id": told.id, "method": method, "route": route, "status": status,
                     "ms": round(1000 * seconds, 2), "bytes": told.bytes}  # fmt: skip
             LOG.info("request", extra={"fields": line})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -27,6 +28,8 @@ BACKLOG = 2048
 PATIENCE_S = 10.0
 """A process that dies sooner after its start will not do better the next time."""
 WORKERS_METRICS = "PROMETHEUS_MULTIPROC_DIR"
+SWITCH_S = 0.001
+"""A thread that reads keeps the event loop waiting no longer than this, where Python's own 5 ms add up to delays."""
 IDLE_S = 30
 """After which a connection that asks nothing is closed."""
 
@@ -106,6 +109,7 @@ def serve(settings: Settings, listening: socket.socket, started: Callable[[], No
 
     if settings.workers > 1:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.workers))
+    sys.setswitchinterval(SWITCH_S)
     to_stderr(logging.WARNING if settings.quiet else logging.INFO)
     registry = Registry.load(settings.models, settings.engine)
     access = Access(settings.keys, settings.allowed_hosts, settings.open_metrics)
@@ -117,7 +121,7 @@ def serve(settings: Settings, listening: socket.socket, started: Callable[[], No
     gate = build(make_service, settings.limits, access)
     config = uvicorn.Config(
         gate, log_config=None, access_log=False, server_header=False, timeout_keep_alive=IDLE_S, backlog=BACKLOG,
-        lifespan="on", ws="none",
+        lifespan="on", ws="none", timeout_graceful_shutdown=math.ceil(settings.limits.timeout_s) + 5,
     )  # fmt: skip
     Server(config, gate, settings.drain_s).run([listening])
 
@@ -150,13 +154,17 @@ class _Processes:
 
     def run(self, started: Callable[[], None]) -> int:
         previous = {number: signal.signal(number, self._end) for number in (signal.SIGTERM, signal.SIGINT)}
-        code = 0
+        code, told = 0, False
         try:
             for _ in range(self._settings.workers):
                 self._start()
             started()
             while self._running:
                 time.sleep(0.1)
+                if self._ending and not told:
+                    told = True
+                    for process in self._running:
+                        process.terminate()
                 for process in [one for one in self._running if not one.is_alive()]:
                     lived = time.monotonic() - self._running.pop(process)
                     self._forget_metrics(process)
@@ -166,7 +174,7 @@ class _Processes:
                         code = code or (0 if well else abs(process.exitcode or 0))
                     elif lived < PATIENCE_S or process.exitcode == 2:
                         code = process.exitcode or 1
-                        self._end(signal.SIGTERM, None)
+                        self._ending = True
                     else:
                         self._start()
         finally:
@@ -182,8 +190,6 @@ class _Processes:
 
     def _end(self, number: int, frame: FrameType | None) -> None:
         self._ending = True
-        for process in self._running:
-            process.terminate()
 
     def _forget_metrics(self, process: BaseProcess) -> None:
         from prometheus_client.multiprocess import mark_process_dead

@@ -76,7 +76,7 @@ export const en = {
   answer_none_do: "Teach one from questions with answers (the SQuAD format), then serve its folder:",
   answer_nothing: "The passage does not say",
   answer_nothing_why:
-    "The model takes this passage to have no answer: probability {share}, above the threshold it has learned. Its best guess is underlined.",
+    "The model takes this passage to have no answer: by a threshold on its scores that it has learned, not by the probability, which is {share}. Its best guess is underlined.",
   answer_nothing_prob: "no answer in the passage: {share}",
   answer_others: "Candidates",
   answer_said: "Answer: {answer}, {share}.",

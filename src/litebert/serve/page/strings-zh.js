@@ -75,7 +75,8 @@ export const zh = {
   answer_none: "还没有加载问答模型",
   answer_none_do: "用带答案的问题（SQuAD 格式）教一个，然后加载它的文件夹：",
   answer_nothing: "文章里没有说",
-  answer_nothing_why: "模型认为这段文章没有答案：概率 {share}，高于它学到的阈值。它最好的猜测已划线标出。",
+  answer_nothing_why:
+    "模型认为这段文章没有答案：依据的是它学到的分数阈值，而不是概率（{share}）。它最好的猜测已划线标出。",
   answer_nothing_prob: "文章里没有答案：{share}",
   answer_others: "候选答案",
   answer_said: "答案：{answer}，{share}。",
