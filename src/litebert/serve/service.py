@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from litebert.errors import CheckpointError
 from litebert.files import read_json, write_json
 from litebert.predict import Adapted
-from litebert.predict.adapted import Saved
+from litebert.predict.saved import Saved
 from litebert.serve.engine import Engine
 from litebert.serve.jobs import InFolder, InMemory, Keeper, Listed, Store
 from litebert.serve.limits import Limits, Refused
