@@ -14,6 +14,7 @@ import torch
 
 from litebert.files import read_json, sha256_of
 from litebert.predict import load
+from litebert.recipes.distill import SPEEDS
 from tests.recipes.conftest import UNUSUAL, Flow, litebert, make_examples, write_csv
 
 QUICK = ("--epochs", 2, "--device", "cpu", "--passes", 1)
@@ -122,6 +123,14 @@ def test_an_elastic_student_answers_at_every_depth(
     assert 1 <= told["passes"] < 4
     assert litebert("evaluate", "--model", out, "--data", data, "--speed", speed) == 0
     assert "passes, on the average" in capsys.readouterr().out
+    assert found["early"]
+    for (passes, score), fast in zip(found["early"], SPEEDS, strict=False):
+        assert litebert("evaluate", "--model", out, "--data", data, "--speed", fast, "--json") == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["passes"], told["metrics"]["accuracy"]) == (pytest.approx(passes), pytest.approx(score))
+    drawing = (out / "speed.svg").read_text()
+    assert "easy texts stop early" in drawing
+    assert "accuracy against speed" in drawing
     assert litebert("evaluate", "--model", flow.classifier, "--data", data, "--speed", 2) == 2
     assert "has not learned to answer early" in capsys.readouterr().err
     logged = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

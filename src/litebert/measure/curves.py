@@ -156,6 +156,26 @@ def draw_points(points: Sequence[Point], caption: str, x_label: str, y_label: st
     return as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
 
 
+def draw_trade(
+    lines: Mapping[str, Sequence[tuple[float, float, str]]], caption: str, x_label: str, y_label: str
+) -> str:
+    """What is given up for what: a line of points (x, y, words) for each way, named at its last point."""
+    figure, axes = new_figure(5.2, 3.0)
+    for number, (name, points) in enumerate(lines.items()):
+        colour = COLOURS[colour_of(number)][0]
+        xs, ys = [x for x, _, _ in points], [y for _, y, _ in points]
+        axes.plot(
+            xs, ys, color=colour, marker="o", markersize=4.5, linewidth=1.4, linestyle=dash_of(number)[0], label=name
+        )
+        for x, y, words in points:
+            side = {"xytext": (0, 6), "va": "bottom"} if number == 0 else {"xytext": (0, -6), "va": "top"}
+            axes.annotate(words, (x, y), textcoords="offset points", ha="center", fontsize=7.5, color=colour, **side)
+    axes.margins(0.09, 0.22)
+    axes.set(xlabel=x_label, ylabel=y_label)
+    axes.legend(frameon=False, fontsize=8, labelcolor=COLOURS["ink"][0], loc="best")
+    return as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
+
+
 def draw_bars(groups: Mapping[str, Mapping[str, float]], names: Sequence[str], caption: str, unit: str) -> str:
     """Groups of bars from left to right, each with its value; `names` have the colours of runs, in their order."""
     bars = sum(len(group) for group in groups.values())

@@ -35,7 +35,7 @@ from litebert.predict.exits import can_exit, measured_exits, quarters
 from litebert.recipes._compressing import check_test, examples_of, milliseconds, scores_of
 from litebert.recipes._finetuning_plan import usual_rate
 from litebert.recipes._shared import load_to_teach, write_run
-from litebert.recipes.distill import Result
+from litebert.recipes.distill import SPEEDS, Result
 from litebert.tasks import TrainableTask
 from litebert.tasks.answer import Answer
 from litebert.tasks.tag import Tag
@@ -81,11 +81,13 @@ def distill(config: Config, console: Console) -> Result | None:
             model.passes = count
             metric, found = scores_of([model], config.test, config.columns)
             scores += found
+    early = _early(config, student) if config.elastic else []
     weights = [[one for one in model.encoder.parameters() if one.requires_grad] for model in (teacher, student)]
     parameters = [sum(one.numel() for one in some) for some in weights]
     result = Result(
         passes, milliseconds(models, passes), (parameters[0], parameters[1]), (run.start, run.best), run.best_epoch,
         seconds, metric, scores or None, getattr(student.task, "exits", []) if config.elastic else [], run.score_before,
+        early,
     )  # fmt: skip
     write_json(config.out / "finished.json", asdict(result))
     if run.best >= run.start:
@@ -94,6 +96,21 @@ def distill(config: Config, console: Console) -> Result | None:
             "--learning-rate", highlight=False, markup=False,
         )  # fmt: skip
     return result
+
+
+def _early(config: Config, student: Model) -> list[tuple[float, float]]:
+    """The mean number of passes on the test, and the score, where easy texts stop early at some speeds."""
+    exits, found = getattr(student.task, "exits", []), []
+    student.passes = student.config.num_hidden_layers
+    for speed in SPEEDS if exits and config.test is not None else ():
+        if exits[-1].passes <= student.passes / speed:
+            assert config.test is not None
+            student.set_speed(speed)
+            score = scores_of([student], config.test, config.columns)[1][0]
+            stopped = student.stopped_after
+            found.append((sum(count * many for count, many in stopped.items()) / stopped.total(), score))
+    student.set_speed(1)
+    return found
 
 
 def teacher_of(config: Config) -> Model:

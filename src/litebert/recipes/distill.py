@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -112,6 +113,8 @@ class Result:
     all passes give, on the texts that were held out."""
     score_before: float | None = None
     """Of what was a BERT, before the first step."""
+    early: list[tuple[float, float]] = field(default_factory=list)
+    """Where easy texts stop early on the test, at some speeds: the mean number of passes, and the score."""
 
 
 def run(config: Config) -> int:
@@ -125,12 +128,33 @@ def run(config: Config) -> int:
         console.print("stopped; to go on, run the same command with --resume", highlight=False, markup=False)
         return INTERRUPTED
     _print(config, found)
-    console.print(f"model in {config.out}", highlight=False, markup=False)
+    console.print(f"model in {config.out}{_drawn(config, found)}", highlight=False, markup=False)
     console.print(
         f"next: litebert quantize --model {config.out} --data {config.data} --out {config.out}-int8", highlight=False,
         markup=False,
     )  # fmt: skip
     return 0
+
+
+def _drawn(config: Config, found: Result) -> str:
+    """Draw the score against the speed, if there are several to choose from."""
+    if found.scores is None or len(found.passes) < 3 or find_spec("matplotlib") is None:
+        return ""
+    from litebert.files import atomic_write
+    from litebert.measure.curves import draw_trade
+
+    passes, scores = found.passes[1:], found.scores[1:]
+    lines = {
+        "all texts alike": [
+            (passes[-1] / count, score, f"{count}") for count, score in zip(passes, scores, strict=True)
+        ]
+    }
+    if found.early:
+        lines["easy texts stop early"] = [(passes[-1] / count, score, f"{count:.1f}") for count, score in found.early]
+    caption = f"{found.metric} against speed, by passes"
+    drawing = draw_trade(lines, caption, "times as fast as all passes (at each point: passes, the mean)", found.metric)
+    atomic_write(config.out / "speed.svg", drawing)
+    return f", drawing in {config.out / 'speed.svg'}"
 
 
 def _print(config: Config, found: Result) -> None:
@@ -168,3 +192,5 @@ def _print(config: Config, found: Result) -> None:
         if known is not None:
             same = f"{known[2]:.1%} of the answers are those of all passes"
             print(f"--speed {speed}: {known[1]:.1f} passes on the average, {same}")
+    for passes_taken, score in found.early:
+        print(f"on the test {passes_taken:.1f} passes on the average, {found.metric} {score:.4f}")
