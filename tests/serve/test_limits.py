@@ -148,7 +148,7 @@ def test_an_answer_that_takes_too_long_is_given_up(start: Start, monkeypatch: py
 
 
 def test_teaching_that_takes_too_long_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = start(Limits(timeout_s=1.0))
+    client = start(Limits(job_timeout_s=1.0))
     given = {"examples": [{"text": text, "label": label} for text, label in EXAMPLES]}
     batcher = client.app._app.state.service.engine.batcher
     with Held(monkeypatch) as held:
