@@ -150,4 +150,14 @@ def test_closing_waits_for_all_that_was_asked() -> None:
         await batcher.close()
         assert await asked == [2 * number for number in range(20)]
 
+        held, slow = Batcher(), Doubling(is_open=False)
+        held.start()
+        last = asyncio.ensure_future(held.ask(slow, [1], [1]))
+        await settled()  # nothing waits, and one is being computed
+        closing = asyncio.ensure_future(held.close())
+        await settled()
+        slow.gate.set()
+        await closing
+        assert await last == [2]
+
     asyncio.run(run())

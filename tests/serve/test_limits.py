@@ -147,6 +147,21 @@ def test_an_answer_that_takes_too_long_is_given_up(start: Start, monkeypatch: py
     assert client.get("/ready").status_code == 200
 
 
+def test_teaching_that_takes_too_long_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = start(Limits(job_timeout_s=1.0))
+    given = {"examples": [{"text": text, "label": label} for text, label in EXAMPLES]}
+    batcher = client.app._app.state.service.engine.batcher
+    with Held(monkeypatch) as held:
+        first = in_background(lambda: client.post("/tag", json={"text": "rain"}))
+        wait_for(held.begun.is_set)
+        for _ in range(3):  # more than there are threads to teach in
+            assert problem(client.post("/adapt", json=given), 504)["type"] == "timeout"
+        wait_for(lambda: batcher.waiting_tokens == 0)
+    first.join()
+    wait_for(lambda: held.computed == 1)
+    assert len(client.app._app.state.service.taught) == 0
+
+
 def test_a_client_that_leaves_cancels_its_work(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     limits, made = Limits(), []
 

@@ -79,13 +79,15 @@ class Config:
     """To teach a classifier."""
     max_list: int = 10_000
     """Texts of a list to search in."""
+    job_timeout_s: float = 600.0
+    """For teaching a classifier, and for reading a list."""
     job_minutes: float = 60.0
     """After which a classifier or a list that nobody used is forgotten."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "workers", "max_texts", "max_characters", "max_tokens", "max_requests", "queue_tokens",
                       "batch_tokens", "max_jobs", "max_examples", "max_list")  # fmt: skip
-        for name in ("max_body_mb", "timeout_s", "job_minutes"):
+        for name in ("max_body_mb", "timeout_s", "job_timeout_s", "job_minutes"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name}={getattr(self, name)} must be above 0")
         for name in ("drain_s", "max_wait_ms"):
@@ -138,9 +140,9 @@ def limits_of(config: Config) -> Limits:
         text_tokens=config.max_tokens, requests=config.max_requests, queue_tokens=config.queue_tokens,
         batch_tokens=config.batch_tokens, max_wait_s=config.max_wait_ms / 1000, timeout_s=config.timeout_s,
         jobs=config.max_jobs, job_examples=config.max_examples, job_texts=config.max_list,
-        job_lifetime_s=60 * config.job_minutes,
+        job_timeout_s=config.job_timeout_s, job_lifetime_s=60 * config.job_minutes,
     )  # fmt: skip
-    assert len(fields(found)) == 13, "every limit has a flag"
+    assert len(fields(found)) == 14, "every limit has a flag"
     return found
 
 

@@ -93,7 +93,7 @@ class Batcher:
 
     async def close(self) -> None:
         """When all that waits has been computed."""
-        while self._lanes:
+        while self._requests:
             await asyncio.sleep(0.01)
         if self._runner is not None:
             self._runner.cancel()

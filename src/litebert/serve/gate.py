@@ -9,6 +9,7 @@ import asyncio
 import hmac
 import json
 import logging
+import re
 import secrets
 import time
 import traceback
@@ -29,6 +30,8 @@ OPEN_BELOW = ("/page/", "/docs/")
 """No key is asked for what a browser loads before anybody can type one."""
 LIGHT = ("/metrics", "/v1/models")
 """Answered at once, however many requests wait."""
+JOB = re.compile(r"/search|/adapt(/[^/]+/examples)?")
+"""What reads many texts before it answers."""
 METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH")
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -147,11 +150,10 @@ class Gate:
             )  # fmt: skip
         state.in_flight += 1
         try:
-            deadline = time.monotonic() + limits.timeout_s
             late = Refused(408, f"only part of the request was there after {limits.timeout_s:.0f} s", "timeout")
-            body = await _within(self._body(headers, receive), deadline, late)
+            body = await _within(self._body(headers, receive), limits.timeout_s, late)
             if body is not None:
-                await self._answer(scope, body, receive, told, deadline)
+                await self._answer(scope, body, receive, told)
         finally:
             state.in_flight -= 1
 
@@ -174,7 +176,7 @@ class Gate:
             more = message.get("more_body", False)
         return b"".join(parts)
 
-    async def _answer(self, scope: Scope, body: bytes, receive: Receive, told: _Told, deadline: float) -> None:
+    async def _answer(self, scope: Scope, body: bytes, receive: Receive, told: _Told) -> None:
         """Until it is answered, or nobody waits for it any more."""
         given = False
 
@@ -192,18 +194,17 @@ class Gate:
         work = asyncio.ensure_future(self._app(scope, again, told))
         leaving = asyncio.ensure_future(left())
         try:
-            wait = max(0.0, deadline - time.monotonic())
-            await asyncio.wait({work, leaving}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+            limit = self._limits.job_timeout_s if JOB.fullmatch(scope["path"]) else self._limits.timeout_s
+            for _ in range(2):  # who has begun to hear the answer gets as long again
+                await asyncio.wait({work, leaving}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+                if work.done() or leaving.done() or not told.status:
+                    break
             if work.done():
                 await work
-            elif leaving.done():
+            elif leaving.done() or told.status:
                 told.left = True
-            elif not told.status:
-                raise Refused(
-                    504, f"no answer in {self._limits.timeout_s:.0f} s; try again later, or ask less at once", "timeout"
-                )
             else:
-                await work  # it has begun to answer
+                raise Refused(504, f"no answer in {limit:.0f} s; try again later, or ask less at once", "timeout")
         finally:
             for task in (work, leaving):
                 task.cancel()
@@ -253,9 +254,9 @@ class _Told:
         await self({"type": "http.response.body", "body": body})
 
 
-async def _within(work: Awaitable[Any], deadline: float, late: Refused) -> Any:
+async def _within(work: Awaitable[Any], seconds: float, late: Refused) -> Any:
     try:
-        return await asyncio.wait_for(work, max(0.0, deadline - time.monotonic()))
+        return await asyncio.wait_for(work, seconds)
     except asyncio.TimeoutError:
         raise late from None
 

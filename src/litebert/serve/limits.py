@@ -35,6 +35,8 @@ class Limits:
     """To teach a classifier."""
     job_texts: int = 10_000
     """To search in."""
+    job_timeout_s: float = 600.0
+    """For teaching, and for reading a list."""
     job_lifetime_s: float = 3600.0
     """Since it was last used."""
 
