@@ -32,6 +32,7 @@ constexpr int LANES = 8, VECTORS = 2;  // 12 of 16
 constexpr int ROWS = 6, PANEL = LANES * VECTORS;
 constexpr int ROW_BLOCK = 8 * ROWS;  // rows that one task takes through a panel of weights
 constexpr int AT_ONCE = 384;         // tokens whose activations stay in the cache for all passes
+constexpr int CHUNK = 4;             // rows that a thread asks for at once, where little is done with each
 constexpr int SPINS = 2000;
 
 typedef float Floats __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -140,6 +141,14 @@ struct Team {
                 _mm_pause();
             else
                 sched_yield();
+    }
+
+    // Rows, some at a time: one is too little to be asked for.
+    template <typename Work>
+    void share_rows(int count, Work work) {
+        share((count + CHUNK - 1) / CHUNK, [&](int chunk) {
+            for (int row = chunk * CHUNK; row < std::min(count, (chunk + 1) * CHUNK); ++row) work(row);
+        });
     }
 
     template <typename Work>
@@ -518,7 +527,7 @@ class Runner {
     void operator()(int first, int last) {
         const int start = job.starts[first];
         tokens = job.starts[last] - start;
-        team.share(tokens, [&](int row) {
+        team.share_rows(tokens, [&](int row) {
             float* state = space.states + static_cast<size_t>(row) * hidden;
             std::memcpy(state, job.given + static_cast<size_t>(start + row) * net.hidden, 4 * net.hidden);
             std::fill(state + net.hidden, state + hidden, 0.0f);
@@ -534,7 +543,7 @@ class Runner {
             if (some)
                 rows = choose(start);
             else
-                team.share(rows, [&](int row) {
+                team.share_rows(rows, [&](int row) {
                     space.small.set(row, 0, space.context + static_cast<size_t>(row) * hidden, net.hidden);
                 });
             narrow(attention.out, space.small, rows);
@@ -625,7 +634,7 @@ class Runner {
 
     // states = norm(sums), made ready for `step`, or for the half that follows (-1).
     void normalize_all(const Norm& norm, int rows, int step) {
-        team.share(rows, [&](int row) {
+        team.share_rows(rows, [&](int row) {
             float *to = space.states + static_cast<size_t>(row) * hidden,
                   *from = space.sums + static_cast<size_t>(row) * hidden;
             std::memcpy(to, from, sizeof(float) * hidden);
