@@ -51,7 +51,7 @@ def embeddings(given: Given):
     rows = model.encode(given.input, batch_size=32, show_progress_bar=False)
     return {"data": [{"index": i, "embedding": row.tolist()} for i, row in enumerate(rows)]}
 
-listening = socket.socket()
+listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
 listening.bind(("127.0.0.1", 0))
 listening.listen(2048)
 print(f"http://127.0.0.1:{listening.getsockname()[1]}/", file=sys.stderr, flush=True)
