@@ -51,7 +51,7 @@ def embeddings(given: Given):
     rows = model.encode(given.input, batch_size=32, show_progress_bar=False)
     return {"data": [{"index": i, "embedding": row.tolist()} for i, row in enumerate(rows)]}
 
-listening = socket.socket()
+listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
 listening.bind(("127.0.0.1", 0))
 listening.listen(2048)
 print(f"http://127.0.0.1:{listening.getsockname()[1]}/", file=sys.stderr, flush=True)
@@ -262,7 +262,7 @@ def compare(given: argparse.Namespace, texts: list[str], rival_file: Path) -> di
             len(t.accepted_s) / t.seconds for t in found[f"http, 1 a request, {given.clients} clients"]
         )
         overload = asyncio.run(open_loop(port, bodies_of(texts, 1, True), 1, 3 * rate, given.seconds))
-    if find_spec("sentence_transformers") is not None:
+    if find_spec("sentence_transformers") is not None and given.rival:
         with started([str(rival_file), str(folder_of(given.model))]) as (port, process):
             asyncio.run(closed_loop(port, bodies_of(texts, 16, False), 16, 4, 3))
             for size, clients in ((1, given.clients), (16, max(2, given.clients // 4))):
@@ -304,6 +304,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--queue", type=int, default=32, help="requests that the server takes at once")
+    parser.add_argument("--no-rival", dest="rival", action="store_false", help="who cannot read eight bits, say")
     parser.add_argument("--minutes", type=float, default=0.0, help="soak for so long instead")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the servers end too

@@ -21,6 +21,7 @@ import pytest
 
 from litebert.cli import main
 from litebert.recipes.serve import Config, settings_of
+from litebert.serve.launch import listen
 from tests.conftest import peer
 from tests.serve.conftest import TEXTS
 
@@ -198,6 +199,34 @@ def test_only_this_machine_is_served_unless_told_otherwise() -> None:
     everywhere = settings_of(Config(host="0.0.0.0"))
     assert not everywhere.is_local
     assert everywhere.allowed_hosts == ()
+
+
+def test_answers_are_sent_without_delay() -> None:
+    """The second part of an answer must not wait until the first is acknowledged."""
+    import asyncio
+    import socket
+
+    delays = []
+
+    async def run() -> None:
+        def accepted() -> asyncio.Protocol:
+            class Looking(asyncio.Protocol):
+                def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                    connection = transport.get_extra_info("socket")
+                    delays.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+            return Looking()
+
+        listening = listen("127.0.0.1", 0)
+        server = await asyncio.get_running_loop().create_server(accepted, sock=listening)
+        _, writer = await asyncio.open_connection(*listening.getsockname())
+        while not delays:
+            await asyncio.sleep(0.01)
+        writer.close()
+        server.close()
+
+    asyncio.run(run())
+    assert delays != [0]
 
 
 def test_a_server_for_others_warns(monkeypatch: pytest.MonkeyPatch) -> None:

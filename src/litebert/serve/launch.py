@@ -68,7 +68,8 @@ class Settings:
 def listen(host: str, port: int) -> socket.socket:
     """A socket that is bound, before any model is loaded."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.socket(family)
+    # asyncio sends without delay where the protocol is named; else every answer would wait 40 ms for an acknowledgement
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((host, port))
