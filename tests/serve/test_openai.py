@@ -48,7 +48,6 @@ def test_the_openapi_document_is_kept(kind: str, registry: Registry) -> None:
     """Requests that follow it, or break it, a few hundred: no 5xx, refusals where they are due, answers as it says."""
     schemathesis = peer("schemathesis")
     import hypothesis
-
     from schemathesis.specs.openapi.checks import positive_data_acceptance as accepts_all
 
     limits, asked = Limits(jobs=10_000), 0
