@@ -19,9 +19,11 @@ from litebert.predict.sides import (
     Sides,
     _best,
     candidates,
+    frequency_of,
     likeness_of,
     readable,
     spelling_of,
+    spells,
     usual_ridge,
     with_half,
 )
@@ -85,6 +87,13 @@ def test_the_usual_is_left_only_for_what_is_better() -> None:
     assert _best(np.array([[1.0, 1.0], [0.99, 0.9], [0.985, 0.89]])).tolist() == [0, 1]
 
 
+def test_without_characters_the_last_pass_is_usual() -> None:
+    seen, owners = noise(126, 4, False, 0)
+    without = replace(seen, all=Sides((2, 4, 12), True), letters=None)
+    found, _ = choice_of(without, owners, False).made_with(np.arange(len(owners)))
+    assert found == Sides((2, 12), True, bent=True)
+
+
 def test_runs_of_characters_are_a_side() -> None:
     seen, owners = noise(6, 4, False, 3)
     assert seen.letters is not None
@@ -102,6 +111,8 @@ def test_tokens_are_spelled_with_the_spaces_before_words(model: Model, tmp_path:
     pieces = Model(model.albert, Tokenizer.from_vocab(tmp_path / "vocab.txt"))
     expected = spelled([*[""] * 5, " card", "card", " 我", *[""] * (model.config.vocab_size - 8)])
     assert torch.equal(spelling_of(pieces), expected)
+    assert spells(spelling_of(model), frequency_of(model, ["the rain"]))
+    assert not spells(spelled([" 我", "们", "喜欢", " card"]), torch.tensor([0.04, 0.04, 0.01, 0.01]))
     tokens = model.tokenizer.vocabulary()
     whole = next(number for number, token in enumerate(tokens) if token.startswith("▁") and len(token) > 4)
     assert torch.equal(spelling_of(model)[whole].sort().values, _run(tokens[whole].replace("▁", " "), model))
