@@ -81,6 +81,7 @@ def test_a_task_has_an_endpoint_of_its_own(client: Any, models: dict[str, Model]
 
 def test_vectors_are_those_of_embed(client: Any, models: dict[str, Model]) -> None:
     vectors = models["mask"].embed(TEXTS)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)  # as OpenAI's are
     plain = client.post("/v1/embeddings", json={"model": "mask", "input": TEXTS}).json()
     np.testing.assert_allclose([one["embedding"] for one in plain["data"]], vectors, atol=1e-5)
     tokens = sum(len(one) for one in models["mask"].tokenizer.encode(TEXTS))
@@ -95,6 +96,12 @@ def test_vectors_are_those_of_embed(client: Any, models: dict[str, Model]) -> No
     short = client.post("/v1/embeddings", json={"input": TEXTS, "dimensions": 8}).json()
     first = vectors[:, :8] / np.linalg.norm(vectors[:, :8], axis=1, keepdims=True)
     np.testing.assert_allclose([one["embedding"] for one in short["data"]], first, atol=1e-5)
+
+
+def test_a_body_that_is_not_said_to_be_json_is_told_how(client: Any) -> None:
+    answer = client.post("/classify", content=b'{"text": "a"}', headers={"Content-Type": "text/plain"})
+    assert answer.status_code == 400
+    assert "Content-Type: application/json" in answer.json()["error"]["message"]
 
 
 def test_similarity_and_search_go_by_the_cosine(client: Any, models: dict[str, Model]) -> None:

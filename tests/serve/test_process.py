@@ -148,8 +148,13 @@ def test_workers_add_up_their_metrics_and_share_their_state(folders: dict[str, P
         for _ in range(10):  # a new connection each, so that both are asked
             status, found, _ = server.ask("POST", f"/search/{listed}", {"query": TEXTS[1], "top": 1})
             assert (status, found["results"][0][0]["text"]) == (200, TEXTS[1])
-        figures = server.ask("GET", "/metrics")[1].decode()
-        assert 'litebert_requests_total{method="POST",route="/search/{id}",status="200"} 10.0' in figures
+        wanted = 'litebert_requests_total{method="POST",route="/search/{id}",status="200"} 10.0'
+        for _ in range(100):  # a request is counted when its answer has been sent
+            figures = server.ask("GET", "/metrics")[1].decode()
+            if wanted in figures:
+                break
+            time.sleep(0.1)
+        assert wanted in figures
 
 
 def test_mistakes_of_the_command_are_told_in_one_line(

@@ -38,7 +38,7 @@ class Config:
     model: str = DEFAULT
     """Folder of a model, or the name of one."""
     to: Literal["int8", "bf16"] = "int8"
-    """int8: a quarter of float32's size, the fastest. bf16: half of it, more exact."""
+    """What it becomes; int8: a quarter of float32's size, the fastest; bf16: half of it, more exact."""
     data: Path | None = None
     """Texts such as it will read: a table as for its task, or one text per line."""
     test: Path | None = None

@@ -82,6 +82,8 @@ def _add_errors(app: FastAPI) -> None:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "body")[:200]
         message = f"{where}: {first['msg']}; see /docs" if where else f"{first['msg']}; see /docs"
+        if "json" not in request.headers.get("content-type", ""):
+            message = "the body is not said to be JSON; send it with the header Content-Type: application/json"
         return _told(Refused(400, message, param=where or None))
 
     @app.exception_handler(HTTPException)

@@ -185,11 +185,8 @@ def _texts_of(given: Any) -> list[Any]:
 
 
 def _shortened(vectors: np.ndarray, dimensions: int | None, model: Model) -> np.ndarray:
-    """Their first numbers alone, at length 1: where the vectors' numbers are sorted by how much they tell, as those of
-    the built-in models are, little is lost."""
-    if dimensions is None:
-        return vectors
-    if dimensions > vectors.shape[1]:
+    """Of length 1, as OpenAI's are, and of the first numbers alone where fewer are asked for."""
+    if dimensions is not None and dimensions > vectors.shape[1]:
         most = dimensions_of(model)
         raise Refused(400, f"dimensions={dimensions} is more than the {most} of this model", param="dimensions")
     return unit(vectors[:, :dimensions])
