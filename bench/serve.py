@@ -1,13 +1,13 @@
 """The server under load on this machine's loopback: against the library without it, and against a rival, in one run.
 
-    python bench/serve.py                                # the built-in model, some minutes
-    python bench/serve.py --model runs/int8 --seconds 20
-    python bench/serve.py --minutes 30                   # a soak: memory must stay as it is
+    python bench/serve.py                                # the built-in model, five minutes
+    python bench/serve.py --model runs/int8 --no-rival   # who cannot read eight bits
 
 Rounds of offline `model.embed`, of requests over HTTP, and of the rival (sentence-transformers behind plain FastAPI,
 the same weights) take turns; the medians count. The load comes from this process, which shares the cores with the
 server. Then three times as many requests come as the server has answered: what is accepted must stay fast, and the rest
 must get 429 at once. Needs pip install '.[serve,peers]'; without sentence-transformers the rival is left out.
+`bench/soak_serve.py` is about memory.
 """
 
 from __future__ import annotations
@@ -25,11 +25,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
 
 import litebert
 from litebert.builtin import DEFAULT, folder_of
@@ -59,6 +63,10 @@ uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])
 """
 MIB = 1 << 20
 BLOCK = 64
+WARM_UP_S = 3.0
+ALONE = "model.embed alone"
+LEAST = 0.7
+"""Of its speed must be left over HTTP."""
 
 
 @dataclass
@@ -222,15 +230,6 @@ def cpu_seconds(process: subprocess.Popen[str]) -> float:
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def rounds_of(
-    port: int, process: subprocess.Popen[str], texts: list[str], size: int, clients: int, seconds: float, base64: bool
-) -> Told:
-    used = cpu_seconds(process)
-    told = asyncio.run(closed_loop(port, bodies_of(texts, size, base64), size, clients, seconds))
-    told.cpu_seconds = cpu_seconds(process) - used
-    return told
-
-
 def texts_from(path: Path) -> list[str]:
     if path.suffix == ".csv":
         with path.open(encoding="utf-8", newline="") as file:
@@ -245,55 +244,103 @@ def memory_mb(process: subprocess.Popen[str]) -> float:
     return 0.0
 
 
-def compare(given: argparse.Namespace, texts: list[str], rival_file: Path) -> dict[str, Any]:
-    """Offline, over HTTP and the rival in turns; then too much."""
+@dataclass(frozen=True)
+class Serving:
+    """A server that takes part; `knows_base64`: as OpenAI's client asks for vectors, which the rival does not know."""
+
+    name: str
+    port: int
+    process: subprocess.Popen[str]
+    knows_base64: bool
+
+    def round(self, texts: list[str], size: int, clients: int, seconds: float) -> Told:
+        used, bodies = cpu_seconds(self.process), bodies_of(texts, size, self.knows_base64)
+        told = asyncio.run(closed_loop(self.port, bodies, size, clients, seconds))
+        told.cpu_seconds = cpu_seconds(self.process) - used
+        return told
+
+
+@dataclass(frozen=True)
+class Row:
+    """The round in the middle, of one contestant with requests of one size."""
+
+    name: str
+    size: int
+    clients: int
+    told: Told
+    by_clock: float
+    """Its speed as a share of the library's alone."""
+    by_cpu: float
+
+    def record(self) -> dict[str, Any]:
+        shares = {"share_by_clock": round(self.by_clock, 3), "share_by_cpu_time": round(self.by_cpu, 3)}
+        return {"name": self.name, "texts_a_request": self.size, "clients": self.clients} | self.told.record() | shares
+
+
+def compare(given: argparse.Namespace, texts: list[str], servers: list[Serving]) -> list[Row]:
+    """The library alone and the servers, in turns."""
     model = litebert.load(given.model)
     model.embed(texts[:BLOCK])
-    found: dict[str, list[Told]] = {}
-    ours = ["-m", "litebert", "serve", given.model, "--port", "0", "--quiet", "--max-requests", str(given.queue)]
-    with started(ours) as (port, process):
-        asyncio.run(closed_loop(port, bodies_of(texts, 16, True), 16, 4, 3))  # the first batches are slower
-        for size, clients in ((1, given.clients), (16, max(2, given.clients // 4))):
-            for _ in range(given.rounds):
-                found.setdefault(f"offline beside {size}", []).append(offline(model, texts, given.seconds))
-                told = rounds_of(port, process, texts, size, clients, given.seconds, True)
-                found.setdefault(f"http, {size} a request, {clients} clients", []).append(told)
-        rate = statistics.median(
-            len(t.accepted_s) / t.seconds for t in found[f"http, 1 a request, {given.clients} clients"]
-        )
-        overload = asyncio.run(open_loop(port, bodies_of(texts, 1, True), 1, 3 * rate, given.seconds))
-    if find_spec("sentence_transformers") is not None and given.rival:
-        with started([str(rival_file), str(folder_of(given.model))]) as (port, process):
-            asyncio.run(closed_loop(port, bodies_of(texts, 16, False), 16, 4, 3))
-            for size, clients in ((1, given.clients), (16, max(2, given.clients // 4))):
-                for _ in range(given.rounds):
-                    told = rounds_of(port, process, texts, size, clients, given.seconds, False)
-                    found.setdefault(f"rival, {size} a request, {clients} clients", []).append(told)
-    report: dict[str, Any] = {"engine": "int8" if model.answers_in_int8 else "fp32"}
-    for name, rounds in found.items():
-        report[name] = sorted(rounds, key=lambda told: told.texts / told.seconds)[len(rounds) // 2].record()
+    for server in servers:
+        server.round(texts, 16, 4, WARM_UP_S)  # the first batches are slower
+    rows = []
     for size, clients in ((1, given.clients), (16, max(2, given.clients // 4))):
-        over, alone = report[f"http, {size} a request, {clients} clients"], report[f"offline beside {size}"]
-        share = {"by the clock": over["texts_per_second"] / alone["texts_per_second"],
-                 "by the server's CPU time": alone["cpu_ms_per_text"] / over["cpu_ms_per_text"]}  # fmt: skip
-        report[f"share of offline, {size} a request"] = {name: round(value, 3) for name, value in share.items()}
-    report["three times too much"] = {"asked_per_second": round(3 * rate, 1), **overload.record()}
-    return report
+        found: dict[str, list[Told]] = {}
+        for _ in range(given.rounds):
+            found.setdefault(ALONE, []).append(offline(model, texts, given.seconds))
+            for server in servers:
+                found.setdefault(server.name, []).append(server.round(texts, size, clients, given.seconds))
+        middle = {name: sorted(rounds, key=rate_of)[len(rounds) // 2] for name, rounds in found.items()}
+        alone = middle[ALONE]
+        for name, told in middle.items():
+            by_cpu = (alone.cpu_seconds / alone.texts) / (told.cpu_seconds / told.texts)
+            rows.append(Row(name, size, clients, told, rate_of(told) / rate_of(alone), by_cpu))
+    return rows
 
 
-def soak(given: argparse.Namespace, texts: list[str]) -> dict[str, Any]:
-    """Steady load for minutes; the memory of the server, minute by minute."""
-    sizes: list[float] = []
-    failed = answered = 0
-    with started(["-m", "litebert", "serve", given.model, "--port", "0", "--quiet"]) as (port, process):
-        began = time.perf_counter()
-        while time.perf_counter() - began < 60 * given.minutes:
-            told = asyncio.run(closed_loop(port, bodies_of(texts, 4, True), 4, 4, min(60, 6 * given.minutes)))
-            answered, failed = answered + len(told.accepted_s), failed + len(told.failed)
-            sizes.append(memory_mb(process))
-    early = sizes[len(sizes) // 6]  # caches and pools are as large as they get
-    return {"minutes": given.minutes, "requests": answered, "failed": failed,
-            "memory_mb": [round(size, 1) for size in sizes], "growth": round(sizes[-1] / early - 1, 4)}  # fmt: skip
+def rate_of(told: Told) -> float:
+    return told.texts / told.seconds
+
+
+@contextmanager
+def contestants(given: argparse.Namespace) -> Iterator[list[Serving]]:
+    """Ours, and the rival where it is installed; who is not asked takes no time of the other's."""
+    ours = ["-m", "litebert", "serve", given.model, "--port", "0", "--quiet", "--max-requests", str(given.queue)]
+    with ExitStack() as stack:
+        servers = [Serving("litebert serve", *stack.enter_context(started(ours)), knows_base64=True)]
+        if find_spec("sentence_transformers") is not None and given.rival:
+            file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "rival.py"
+            file.write_text(RIVAL, encoding="utf-8")
+            rival = stack.enter_context(started([str(file), str(folder_of(given.model))]))
+            servers.append(Serving("sentence-transformers", *rival, knows_base64=False))
+        yield servers
+
+
+def show(rows: list[Row], overload: Told, asked: float, title: str) -> None:
+    columns = (
+        "texts a request",
+        "clients",
+        "texts/s",
+        "CPU ms/text",
+        "speed by clock",
+        "by CPU time",
+        "p50 ms",
+        "p99 ms",
+    )
+    table = Table("", *columns, title=title)
+    for row in rows:
+        told = row.told.record()
+        load = ("", "") if row.name == ALONE else (str(row.size), str(row.clients))
+        speed = (told["texts_per_second"], told["cpu_ms_per_text"], f"{row.by_clock:.0%}", f"{row.by_cpu:.0%}")
+        latency = told.get("latency_ms", {"p50": "", "p99": ""})
+        table.add_row(row.name, *load, *map(str, speed), str(latency["p50"]), str(latency["p99"]))
+    console = Console(width=None if sys.stdout.isatty() else 132, highlight=False)
+    console.print(table)
+    told = overload.record()
+    console.print(f"three times too much, {asked:.0f} requests a second for {overload.seconds:.0f} s:")
+    console.print(f"  {told['requests']} answered, ms: {told.get('latency_ms')}")
+    console.print(f"  {told['refused']} refused with 429, ms: {told.get('refused_ms')}")
+    console.print(f"  {told['failed']} anything else")
 
 
 def main() -> int:
@@ -305,19 +352,23 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--queue", type=int, default=32, help="requests that the server takes at once")
     parser.add_argument("--no-rival", dest="rival", action="store_false", help="who cannot read eight bits, say")
-    parser.add_argument("--minutes", type=float, default=0.0, help="soak for so long instead")
+    parser.add_argument("--out", type=Path, help="write the figures there, JSON")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the servers end too
     texts = texts_from(given.data)
-    with tempfile.TemporaryDirectory() as folder:
-        rival = Path(folder) / "rival.py"
-        rival.write_text(RIVAL, encoding="utf-8")
-        report = soak(given, texts) if given.minutes else compare(given, texts, rival)
-    print(json.dumps({"model": given.model, "texts": len(texts)} | report, indent=1))
-    if given.minutes:
-        return int(report["failed"] > 0 or report["growth"] >= 0.02)
-    shares = [value["by the clock"] for name, value in report.items() if name.startswith("share of offline")]
-    return int(min(shares) < 0.7)
+    with contestants(given) as servers:
+        rows = compare(given, texts, servers)
+        ours = rows[1].told
+        asked = 3 * len(ours.accepted_s) / ours.seconds
+        overload = asyncio.run(open_loop(servers[0].port, bodies_of(texts, 1, True), 1, asked, given.seconds))
+    show(rows, overload, asked, f"{given.model}, {torch.get_num_threads()} threads, medians of {given.rounds} rounds")
+    if given.out:
+        too_much = {"asked_per_second": round(asked, 1), **overload.record()}
+        report = {"model": given.model, "rows": [row.record() for row in rows], "three_times_too_much": too_much}
+        given.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return int(
+        min(row.by_clock for row in rows if row.name.startswith(servers[0].name)) < LEAST or overload.failed != []
+    )
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def test_importing_litebert_imports_nothing_heavy() -> None:
 
 OPTIONAL = {
     "kernels", "attention_kernels", "estimator", "answers", "app", "endpoints", "job_endpoints", "metrics", "schema",
-    "server",
+    "server", "tei_endpoints", "wording",
 }  # fmt: skip
 
 

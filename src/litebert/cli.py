@@ -33,13 +33,13 @@ RECIPES = (
     "export",
     "evaluate",
     "predict",
+    "embed",
+    "search",
     "serve",
     "report",
     "bench",
 )
 PLANNED = {
-    "embed": "turn sentences into vectors",
-    "search": "semantic search over a file",
     "convert": "read and write TensorFlow and Keras checkpoints",
     "reproduce": "re-run the paper's experiments",
 }

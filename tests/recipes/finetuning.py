@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,13 @@ def write_choices(path: Path, seed: int) -> Path:
     return write_jsonl(path.with_suffix(".jsonl"), rows)
 
 
+def write_pairs(path: Path, seed: int) -> Path:
+    """Neighbours, and how many letters they differ by."""
+    texts = [example["text"] for example in make_examples(19, seed)]
+    rows = [{"text_a": a, "text_b": b, "score": abs(len(a) - len(b)) / 2 + 0.5} for a, b in pairwise(texts)]
+    return write_jsonl(path.with_suffix(".jsonl"), rows)
+
+
 FILES: dict[str, Callable[[Path, int], Path]] = {
     "classify": lambda path, seed: write_labels(path, lambda example: example["label"], seed),
     "multilabel": lambda path, seed: write_labels(path, lambda x: [x["label"], f"{len(x['text']) % 2}"], seed),
@@ -117,4 +125,5 @@ FILES: dict[str, Callable[[Path, int], Path]] = {
     "tag": lambda path, seed: write_tagged(path.with_suffix(".conll"), 16, str(seed)),
     "answer": lambda path, seed: write_questions(path.with_suffix(".json"), 4, str(seed)),
     "choose": write_choices,
+    "similarity": write_pairs,
 }

@@ -49,7 +49,9 @@ def test_a_pre_trained_model_gives_vectors_or_scores_of_the_vocabulary(
 ) -> None:
     given = ("--model", flow.pretrained, "--give", give, "--int8")
     assert litebert("export", *given, "--out", tmp_path / "out") == 0
-    told = capsys.readouterr().out
+    told, working = capsys.readouterr()
+    assert "loading " in working  # a log is never silent for long
+    assert "some ten seconds\nholding it against torch\n" in working
     wanted = "logits" if give == "answers" else "last_hidden_state, sentence_embedding"
     assert f"MB, gives {wanted}" in told
     assert "off from what torch gives by" in told

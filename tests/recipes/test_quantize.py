@@ -68,6 +68,8 @@ def test_a_table_says_what_is_gained(flow: Flow, tmp_path: Path, capsys: pytest.
     told = capsys.readouterr()
     assert "weights, MB" in told.out
     assert "times as fast" in told.out
+    working = (f"loading {flow.classifier}", "making int8", "timing both on 64 tokens")
+    assert tuple(told.err.splitlines()[:3]) == working  # a log is never silent for long
     assert f"next: litebert predict --model {tmp_path / 'int8'}" in told.err
 
 

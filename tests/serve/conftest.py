@@ -15,12 +15,14 @@ import torch
 import litebert
 from litebert.model import Albert, AlbertConfig, pretraining_heads
 from litebert.predict import Model
+from litebert.recipes._translating import Translating
 from litebert.serve.gate import Access, State
 from litebert.serve.launch import listen
 from litebert.serve.limits import Limits
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service
-from litebert.tasks import Answer, Choose, Classify, Mask, Multilabel, Regress, Tag, Task
+from litebert.tasks import Answer, Choose, Classify, Mask, Multilabel, Regress, Tag, Task, Translate
+from litebert.tasks.translate import TranslateInput
 from litebert.tokenizer import Tokenizer
 from tests.conftest import peer
 
@@ -38,6 +40,7 @@ TASKS: dict[str, Task[Any, Any]] = {
     "answer": Answer(allow_impossible=True),
     "choose": Choose(),
 }
+TRANSLATED = [TranslateInput(text, text.upper()) for text in TEXTS]
 INPUTS: dict[str, list[Any]] = {
     "mask": ["the [MASK] opened at five", {"text": "[MASK] fell on the [MASK] roof"}],
     "classify": [TEXTS[0], {"text": TEXTS[1]}, ""],
@@ -45,6 +48,7 @@ INPUTS: dict[str, list[Any]] = {
     "regress": [["the baker", "opened at five"], {"text_a": "rain", "text_b": "thunder"}],
     "tag": [TEXTS[0] * 9, TEXTS[1]],
     "answer": [{"question": "When did the baker open", "context": TEXTS[2]}, ["Who wrote", TEXTS[0]]],
+    "translate": [TEXTS[0], {"source": TEXTS[1] * 9}, ""],
     "choose": [{"question": "When", "options": ["at five", "at six", "never"], "text": TEXTS[2]}],
 }
 
@@ -59,7 +63,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> d
     torch.manual_seed(0)
     place, base = tmp_path_factory.mktemp("models"), Albert(config, pretraining_heads(config))
     found = {}
-    for name, task in TASKS.items():
+    writes = Translate.learn_from(TRANSLATED, **vars(Translating(target_vocab_size=64, decoder_hidden_size=16)))
+    writes, _ = writes.to_save(writes.head(config))
+    for name, task in (TASKS | {"translate": writes}).items():
         heads = pretraining_heads(config) if name == "mask" else {task.head_name: task.head(config)}
         albert = base if name == "mask" else Albert(config, heads)
         albert.encoder = base.encoder

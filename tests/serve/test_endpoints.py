@@ -72,6 +72,8 @@ def test_a_task_has_an_endpoint_of_its_own(client: Any, models: dict[str, Model]
     answer = client.post("/answer", json=question).json()
     expected = models["answer"].predict([question])[0]
     assert (answer["text"], answer["start"], answer["model"]) == (expected.text, expected.start, "answer")
+    translated = client.post("/translate", json={"text": TEXTS[0]}).json()["answers"][0]
+    assert close(translated, vars_of(models["translate"].predict([TEXTS[0]])[0]))
     spans = client.post("/tag", json={"text": TEXTS[0]}).json()["answers"][0]["spans"]
     assert close(spans, [vars_of(span) for span in models["tag"].predict([TEXTS[0]])[0].spans])
     for name in ("classify", "few"):

@@ -48,9 +48,47 @@ def test_what_is_wrong_with_a_request_is_said_in_one_form(client: Any) -> None:
     assert "passes=99" in problem(client.post("/predict/mask", json={"inputs": ["a"], "passes": 99}), 400)["message"]
     assert "own choice" in problem(client.post("/predict/few", json={"inputs": ["a"], "passes": 1}), 400)["message"]
     assert "input 2" in problem(client.post("/predict/classify", json={"inputs": ["a", {"no": 1}]}), 400)["message"]
-    assert "200" in problem(client.post("/v1/embeddings", json={"input": [[1, 99_999]]}), 400)["message"]
+    assert "0 to 199" in problem(client.post("/v1/embeddings", json={"input": [[1, 99_999]]}), 400)["message"]
     for empty in ("", [], [""], [[]]):
         problem(client.post("/v1/embeddings", json={"input": empty}), 400)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("fill-mask", {"text": 5}, "text=5 must be a text; put it in quotes"),
+        ("fill-mask", {"text": ["a"]}, "text=[…] must be a text; put it in quotes"),
+        ("fill-mask", {}, "text is missing; add it"),
+        ("fill-mask", {"text": ""}, "text is empty; write something"),
+        ("fill-mask", {"text": "\ud800"}, "text holds half a character (a lone surrogate); send whole ones in UTF-8"),
+        ("fill-mask", {"text": "a", "top": "\ud800"}, 'top="?" must be a whole number'),
+        ("fill-mask", {"text": "a", "top": 0}, "top=0 must be 1 or more; raise it"),
+        ("fill-mask", {"text": "a", "top": 101}, "top=101 must be 100 or less; lower it"),
+        ("fill-mask", {"text": "a", "top": 1.5}, "top=1.5 must be a whole number"),
+        ("fill-mask", {"text": "a", "tops": 1}, "tops is not known here; leave it out"),
+        ("fill-mask", [], "the body=[] must be an object; put it in braces"),
+        ("fill-mask", b"", "the body is missing; add it"),
+        ("fill-mask", b'{"text": "\xff"}', "the body cannot be read; send JSON in UTF-8"),
+        ("fill-mask", b"{'text'", "the body is not JSON (expecting property name enclosed in double quotes)"),
+        ("fill-mask", {"text": "a", "model": "m" * 201}, f'model="{"m" * 60}…" is longer than 200 characters'),
+        ("classify", {}, "give text, or texts, a list, and not both"),
+        ("classify", {"texts": []}, "texts is an empty list; give one at least"),
+        ("predict/mask", {"inputs": "a"}, 'inputs="a" must be a list; put it in square brackets'),
+        ("predict/mask", {"inputs": ["a", 5]}, "inputs.1=5 must be a text, a list of texts, or an object"),
+        ("adapt", {"examples": ["a"]}, 'examples.0="a" must be an object; put it in braces'),
+        ("adapt", {"examples": [{"text": "a"}]}, "examples.0.label is missing; add it"),
+        ("v1/rerank", {"query": "a", "documents": ["b"], "return_documents": 1}, "return_documents=1 must be true or"),
+        ("v1/embeddings", {"input": ["a", 5]}, "input=[…] must be a text, a list of texts, a list of token"),
+        ("v1/embeddings", {"input": "a", "encoding_format": "int8"}, "encoding_format=\"int8\" must be 'float' or"),
+        ("v1/embeddings", {"input": "a", "dimensions": 33}, "dimensions=33 is more than this model has; give 1 to 32"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_with_the_value_the_rule_and_the_remedy(
+    client: Any, path: str, body: Any, message: str
+) -> None:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = client.post(f"/{path}", content=content, headers={"content-type": "application/json"})
+    assert problem(answer, 400)["message"].startswith(message)
 
 
 def test_large_requests_are_refused(start: Start) -> None:

@@ -30,7 +30,7 @@ from tests.recipes.finetuning import small_config
 from tests.serve.conftest import listening
 
 FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-sync"
-TABS = ("fill", "classify", "tag", "answer", "similar", "teach", "inside", "runs")
+TABS = ("fill", "classify", "tag", "answer", "translate", "similar", "teach", "inside", "runs")
 PATIENCE_MS = 30_000
 """Other tests may run beside these."""
 KEY = "a-key-for-the-tests-of-the-page"
@@ -93,7 +93,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def address(folders: dict[str, Path], more: dict[str, Path], runs: Path) -> Iterator[str]:
     """A server with the built-in model and small ones for the other tasks."""
     peer("fastapi")
-    names = ("classify", "multilabel", "regress", "few")
+    names = ("classify", "multilabel", "regress", "translate", "few")
     registry = Registry.load([DEFAULT, *(str(folders[name]) for name in names), *map(str, more.values())])
     with listening(lambda: Service(registry, Limits(), runs), Limits()) as found:
         yield found
@@ -202,12 +202,32 @@ def test_a_blank_is_filled_by_a_click_and_the_next_one_follows(visit: Open, buil
 
 def test_one_click_on_an_example_shows_something_in_every_tab(visit: Open) -> None:
     page = visit("fill")
-    for tab in ("fill", "classify", "tag", "answer", "similar", "inside"):
+    for tab in ("fill", "classify", "tag", "answer", "translate", "similar", "inside"):
         page.get_by_role("tab").nth(TABS.index(tab)).click()
         place = panel(page, tab)
         assert place.locator(".result .card").count() == 0
         place.locator(".chips:visible .chip").last.click()
         place.locator(".result .card").first.wait_for()
+
+
+def test_examples_follow_the_language_of_the_model_until_somebody_writes(visit: Open, folders: dict[str, Path]) -> None:
+    is_chinese = re.compile(r"[\u4e00-\u9fff]").search
+    registry = Registry.load([f"english={folders['mask']}", f"mask-zh={folders['mask']}"])
+    with listening(lambda: Service(registry, Limits()), Limits()) as at:
+        page = visit("fill", at)
+        for tab in ("fill", "similar", "inside"):
+            page.get_by_role("tab").nth(TABS.index(tab)).click()
+            card = panel(page, tab).locator("form").first
+            field = card.locator("textarea").first
+            assert not is_chinese(field.input_value())
+            choose(card, "mask-zh")
+            assert is_chinese(field.input_value())
+            choose(card, "english")
+            assert not is_chinese(field.input_value())
+            field.fill("my own words")
+            choose(card, "mask-zh")
+            assert field.input_value() == "my own words"
+            assert is_chinese(card.locator(".chip").first.inner_text())
 
 
 def test_classes_labels_and_values_are_those_of_the_models(visit: Open, models: dict[str, Model]) -> None:
@@ -236,6 +256,21 @@ def test_classes_labels_and_values_are_those_of_the_models(visit: Open, models: 
     submit(place)
     value = models["regress"].predict([(text, "the baker")])[0].value
     expect(place.locator(".verdict-name")).to_have_text(f"{value:.3f}")
+
+
+def test_a_translation_is_the_models_with_what_it_could_not_read(visit: Open, models: dict[str, Model]) -> None:
+    from playwright.sync_api import expect
+
+    page = visit("translate")
+    place = panel(page, "translate")
+    page.get_by_label("Text to translate").fill(ODD)
+    submit(place)
+    (answer,) = models["translate"].predict([ODD])
+    expect(place.locator(".translated")).to_have_text(answer.translation)
+    expect(place.locator(".unread")).to_have_text("The model cannot read: 🙂")
+    page.get_by_label("Text to translate").fill("the baker opened at five")
+    submit(place)
+    expect(place.locator(".unread")).to_have_count(0)
 
 
 def test_marked_stretches_are_the_taggers(visit: Open, more: dict[str, Path]) -> None:
@@ -480,12 +515,20 @@ def test_the_keyboard_reaches_all(visit: Open) -> None:
     expect(tabs.first).to_be_focused()
     outline = tabs.first.evaluate("node => getComputedStyle(node).outlineStyle")
     assert outline == "solid"
-    for key, number in (("ArrowDown", 1), ("ArrowRight", 2), ("End", 7), ("ArrowDown", 0), ("ArrowUp", 7), ("Home", 0)):
+    last = len(TABS) - 1
+    for key, number in (
+        ("ArrowDown", 1),
+        ("ArrowRight", 2),
+        ("End", last),
+        ("ArrowDown", 0),
+        ("ArrowUp", last),
+        ("Home", 0),
+    ):
         page.keyboard.press(key)
         expect(tabs.nth(number)).to_be_focused()
         expect(tabs.nth(number)).to_have_attribute("aria-selected", "true")
         expect(panel(page, TABS[number])).to_be_visible()
-    assert tabs.evaluate_all("nodes => nodes.map(one => one.tabIndex)") == [0] + [-1] * 7
+    assert tabs.evaluate_all("nodes => nodes.map(one => one.tabIndex)") == [0] + [-1] * last
     page.locator("#fill-text").focus()
     page.keyboard.press("Control+Enter")
     page.locator("#panel-fill .bars").wait_for()
@@ -579,7 +622,8 @@ def test_a_key_is_asked_for_and_kept_for_this_tab_only(visit: Open, builtin: Mod
         page.get_by_role("tab", name="Classify").click()
         page.get_by_role("link", name="Teach me").click()
         expect(page.get_by_role("tab", name="Teach me")).to_have_attribute("aria-selected", "true")
-        for tab, command in (("tag", "--task tag"), ("answer", "--task answer"), ("runs", "--runs")):
+        wanted = {"tag": "--task tag", "answer": "--task answer", "translate": "--task translate", "runs": "--runs"}
+        for tab, command in wanted.items():
             page.get_by_role("tab").nth(TABS.index(tab)).click()
             expect(panel(page, tab).locator("pre").locator("visible=true").filter(has_text=command)).to_be_visible()
         page.close()
@@ -636,7 +680,7 @@ def test_nothing_jumps_when_the_models_are_known(browser: Any, address: str) -> 
     page.locator("#panel-fill .chip").first.wait_for()
     page.wait_for_timeout(100)  # until it has been painted once
     waiting[0].continue_()
-    page.get_by_text("8 models").wait_for()
+    page.get_by_text("9 models").wait_for()
     page.wait_for_timeout(100)
     assert page.evaluate("window.shift") < 0.01
     context.close()

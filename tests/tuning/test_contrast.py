@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from litebert.model import Encoder
 from litebert.predict import Model
 from litebert.tasks.text import TextInput
 from litebert.train.loop import Step
 from litebert.tuning import contrast as module
-from litebert.tuning.contrast import BATCH, TunedTier, batch_at, contrast, steps_for, tune
+from litebert.tuning.contrast import BATCH, TunedTier, batch_at, contrast, learning_passes, steps_for, tune
 from tests.tuning.words import texts_of
 
 
@@ -64,11 +66,11 @@ def test_the_loss_falls_and_the_given_model_stays(
     def hear(step: Step) -> None:
         losses.append(step.metrics["loss"])
 
-    tuned, adapters = tune(model, records, owners, tier, steps=30, hooks=[hear])
+    tuned, adapters = tune(model, records, owners, tier, 3, steps=30, hooks=[hear])
     assert losses[-1] < losses[0] - 0.3
     assert all(torch.equal(before[name], value) for name, value in model.encoder.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)
-    again, others = tune(model, records, owners, tier, steps=30)
+    again, others = tune(model, records, owners, tier, 3, steps=30)
     if adapters is None or others is None:
         assert tier == "full"
         assert tuned is not model
@@ -77,5 +79,26 @@ def test_the_loss_falls_and_the_given_model_stays(
     else:
         assert tuned is model
         assert torch.equal(adapters.up, others.up)
-        assert adapters.up[:2].count_nonzero() == 0  # the lower passes are kept as they are
+        assert adapters.up[0].count_nonzero() == 0  # the lower passes are kept as they are
         assert adapters.up[2].count_nonzero() > 0
+
+
+@pytest.mark.parametrize(("tier", "read", "learned"), [("fast", {1, 2}, 1), ("full", {2}, 2)])
+def test_passes_above_the_depth_are_not_read_and_learn_nothing(
+    model: Model, tier: TunedTier, read: set[int], learned: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, labels = texts_of(16, 0)
+    records, owners = [TextInput(text) for text in texts], np.array([label == "a" for label in labels]).astype(int)
+    reached: set[int | None] = set()
+    run = Encoder._run
+
+    def heard(self: Encoder, hidden: torch.Tensor, layout: Any, depth: int | None, *rest: Any, **more: Any) -> Any:
+        reached.add(depth)
+        return run(self, hidden, layout, depth, *rest, **more)
+
+    monkeypatch.setattr(Encoder, "_run", heard)
+    _, adapters = tune(model, records, owners, tier, 2, steps=3)
+    assert reached == read
+    assert learning_passes(tier, 2) == learned
+    if adapters is not None:
+        assert [bool(one.count_nonzero()) for one in adapters.up] == [False, True, False]

@@ -33,11 +33,11 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def helpful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tuning, of tier full, that makes a model see the words that tell."""
 
-    def tune(base: Model, records: Any, owners: Any, tier: str, **options: Any) -> tuple[Model, Any]:
+    def tune(base: Model, records: Any, owners: Any, tier: str, depth: int, **options: Any) -> tuple[Model, Any]:
         for hook in options.get("hooks", ()):
             hook(type("Step", (), {"seconds": 0.0}))
         if tier == "fast":
-            return contrast.tune(base, records, owners, "fast", steps=2)
+            return contrast.tune(base, records, owners, "fast", depth, steps=2)
         albert = copy.deepcopy(base.albert)
         for words, sign in zip(TELLING.values(), (20.0, -20.0), strict=True):
             ids = [number for encoding in base.tokenizer.encode(words) for number in encoding.ids[1:-1]]
@@ -84,7 +84,7 @@ def test_what_is_better_is_used_and_says_what_it_knows_from_examples_it_has_not_
     assert right(found) == pytest.approx(found.evidence.accuracy, abs=0.15)
     answers = found.predict(texts_of(100, 7)[0])
     assert np.mean([answer.is_unknown for answer in answers]) < 0.2
-    assert begun == {"tier fast": 20, "tier full": 20, "tier full, at the end": 10}
+    assert begun == {"tier fast": 16, "tier full": 16, "tier full, at the end": 8}
     assert steps == {"tier fast": 2, "tier full": 2, "tier full, at the end": 1}  # `helpful` takes one for each half
     assert len(found.evidence.mistakes) == min(5, round(48 * (1 - found.evidence.accuracy)))
     found.save(tmp_path / "full")  # a whole model: it needs no other

@@ -138,7 +138,7 @@ class Distiller(nn.Module):
         weight, bias = _arrays(bridge)
         if known is None:
             return SentenceMap(weight, bias)
-        return SentenceMap(known.weight @ weight, known.weight @ bias + known.bias, known.tokens)
+        return replace(known, weight=known.weight @ weight, bias=known.weight @ bias + known.bias)
 
     @torch.no_grad()
     def fit_map(self, batches: Sequence[Batch]) -> None:

@@ -18,7 +18,7 @@ from litebert.errors import CheckpointError, ConfigError, require_extra
 from litebert.interop.bert import load_bert, longest_text, read_foreign
 from litebert.interop.huggingface import BERTS, taught_task
 from litebert.interop.sentence_transformers import read_map
-from litebert.model import AlbertConfig
+from litebert.model import Albert, AlbertConfig
 from litebert.predict import Model
 from litebert.tasks import Task
 from litebert.tasks.base import Scores
@@ -77,7 +77,7 @@ class Foreign(Model):
             num_hidden_layers=theirs.num_hidden_layers, max_position_embeddings=min(LONGEST, positions - 2),
         )  # fmt: skip
         length = longest_text(path, shape.max_position_embeddings)
-        super().__init__(_Network(network, shape), tokenizer, task, length)  # type: ignore[arg-type]
+        super().__init__(_Network(network, shape), tokenizer, task, length)
         self.after = read_map(path, theirs.hidden_size, tokenizer)
         self.source = path.resolve()
 
@@ -91,12 +91,13 @@ class Foreign(Model):
         return {"scores": network.encoder.network(**given).logits}
 
 
-class _Network(nn.Module):
+class _Network(Albert):
     """What stands in an Albert's place."""
 
     def __init__(self, network: Any, config: AlbertConfig) -> None:
-        super().__init__()
-        self.config, self.encoder, self.heads = config, _Encoder(network, config.num_hidden_layers), nn.ModuleDict()
+        nn.Module.__init__(self)
+        self.config, self.heads = config, nn.ModuleDict()
+        self.encoder = _Encoder(network, config.num_hidden_layers)  # type: ignore[assignment]
 
 
 class _Encoder(nn.Module):

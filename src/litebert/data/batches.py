@@ -39,7 +39,9 @@ class Example:
     notes: Any = None
     """What the task has to remember to answer: where the tokens stood in the text, say."""
     by_token: bool = False
-    """The target is one number per token; else its shape is the same in every example."""
+    """The target is one number per token of the sequence; else it is of one shape, or a row of any length."""
+    states: Sequence[Tensor] | None = None
+    """(L, P, H) for each sequence: what an encoder that does not learn has said of it, after P numbers of passes."""
 
     @property
     def length(self) -> int:
@@ -61,11 +63,13 @@ class Batch:
     lengths: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
     """(S,) real tokens in each."""
     targets: Tensor | None = None
-    """(B, ...), or (S, L) with IGNORED in the padding for a target per token."""
+    """(B, ...), or with IGNORED in the padding: (S, L) for a target per token, (B, T) for rows of many lengths."""
     noise: Tensor | None = None
     """(S, L, E) to add to the word embeddings; adversarial training sets it."""
     tokens: int | None = None
     """Real ones in all, where the host knows."""
+    states: Tensor | None = None
+    """(S, L, P, H) what the encoder says of them, where that is known: it need not read them again."""
 
     def to(self, device: torch.device | str) -> Batch:
         if torch.device(device).type == "cpu":
@@ -118,6 +122,7 @@ def collate(examples: Sequence[Example], pad_id: int, columns: int | None = None
         torch.from_numpy(lengths),
         _targets(examples, width),
         tokens=int(lengths.sum()),
+        states=_states(examples, width),
     )
 
 
@@ -125,10 +130,22 @@ def _targets(examples: Sequence[Example], columns: int) -> Tensor | None:
     if any(example.target is None for example in examples):
         return None
     arrays = [np.asarray(example.target) for example in examples]
-    if examples[0].by_token:
-        padding = ((0, columns - len(array)) for array in arrays)
+    if examples[0].by_token or (arrays[0].ndim == 1 and len({array.shape for array in arrays}) > 1):
+        width = columns if examples[0].by_token else max(map(len, arrays))
+        padding = ((0, width - len(array)) for array in arrays)
         arrays = [np.pad(array, pads, constant_values=IGNORED) for array, pads in zip(arrays, padding, strict=True)]
     return torch.from_numpy(np.stack(arrays))
+
+
+def _states(examples: Sequence[Example], columns: int) -> Tensor | None:
+    """Padded with 0."""
+    known = [one for example in examples for one in example.states or ()]
+    if not known or any(example.states is None for example in examples):
+        return None
+    padded = known[0].new_zeros(len(known), columns, *known[0].shape[1:])
+    for row, one in zip(padded, known, strict=True):
+        row[: len(one)] = one
+    return padded
 
 
 def by_length(lengths: Sequence[int], batch_size: int | None, tokens: int = 0, alike: float = 0.0) -> list[list[int]]:

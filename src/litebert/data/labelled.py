@@ -33,6 +33,8 @@ PAIRS = (
     ("premise", "hypothesis"),
     ("#1 string", "#2 string"),
     ("question", "sentence"),
+    ("anchor", "positive"),
+    ("query", "positive"),
 )
 """Names under which the two texts of a pair are known, in the benchmarks and elsewhere; case does not count."""
 SINGLES = ("text", "text_a", "sentence", "content", "review", "sms", "utterance")

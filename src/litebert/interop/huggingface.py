@@ -26,7 +26,7 @@ from litebert.interop.sentence_transformers import read_map, write_modules
 from litebert.model import Albert, AlbertConfig, Encoder, pretraining_heads
 from litebert.model.int8 import Ranges, places_of
 from litebert.model.rounding import rounded
-from litebert.model.sentences import SentenceMap
+from litebert.model.sentences import SentenceHead, SentenceMap
 from litebert.tasks import TASKS, Task
 from litebert.tasks.mask import Mask
 from litebert.tokenizer import Tokenizer
@@ -105,6 +105,8 @@ def assembled(path: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) 
     with torch.device("meta"):  # shapes without memory: nothing is allocated for a file that does not fit
         model = Albert(config, heads)
     model.load_state_dict(_assemble(model, tensors, path), assign=True)
+    if task is not None:
+        task.load_beside(path)
     tokenizer = Tokenizer.load(path)
     if tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(
@@ -128,11 +130,12 @@ def save_folder(path: Path, folder: Folder, half: bool = False) -> None:
     if folder.int8 is not None:
         tensors = dict(in_eight_bits(tensors))
     folder.tokenizer.save(path, folder.max_length)
+    if folder.task is not None:
+        folder.task.save_beside(path)
     with replacing(path / "model.safetensors") as temporary:
         safetensors.torch.save_file(tensors, temporary, metadata={"format": "pt"})
     write_json(path / HASHES, {"model.safetensors": sha256_of(path / "model.safetensors")})
-    hidden = folder.model.config.hidden_size
-    write_modules(path, hidden, folder.max_length, folder.tokenizer, folder.after, half)
+    write_modules(path, folder.model.config, folder.max_length, folder.tokenizer, folder.after, half)
     write_json(path / "config.json", settings_of(folder))
 
 
@@ -178,6 +181,8 @@ def settings_of(folder: Folder) -> dict[str, Any]:
     if task is not None:
         ours |= {"task": task.name, "options": task.options()}
         settings |= task.settings()
+    if folder.after is not None and folder.after.passes > 1:
+        settings["output_hidden_states"] = True  # which sentence-transformers reads
     # transformers would load these and ignore what makes them different, so it must not know them
     expressible = not (config.relative_attention_distance or config.depth_embedding or config.lora_rank)
     if folder.int8 is not None:
@@ -214,7 +219,9 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         None,
     )
     if path is None:
-        if graph := next((name for name in ("model.onnx", "model.pt2") if (folder / name).is_file()), None):
+        if graph := next(
+            (name for name in ("model.onnx", "model.pt2", "encoder.onnx") if (folder / name).is_file()), None
+        ):
             raise CheckpointError(
                 f"{folder}: holds a graph for other runtimes ({graph}) and no weights; give the model that it was "
                 "exported from"
@@ -294,6 +301,8 @@ def name_map(model: Albert) -> Iterator[tuple[str, str, int | None]]:
                 for ours, name in _FFN.items():
                     yield f"{ffn}.{ours}.{kind}", f"{theirs}.{name}.{kind}", None
     for head, module in model.heads.items():
+        if head == SentenceHead.name:
+            continue  # it is written as sentence-transformers' modules
         for name in module.state_dict():
             own, _, rest = name.partition(".")
             known = _HEADS.get(head, {}).get(own)
@@ -371,6 +380,8 @@ def _heads_for(
 ) -> tuple[Task[Any, Any] | None, dict[str, nn.Module]]:
     """Which heads the file carries, and the task that reads them."""
     task = taught_task(settings)
+    if task is not None and task.head_name == SentenceHead.name:
+        return task, {}
     if task is not None:
         with torch.device("meta"):
             return task, {task.head_name: task.head(config)}

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from litebert.data.batches import Batch
 from litebert.errors import ConfigError, require_extra
-from litebert.model import Albert
-from litebert.model.sentences import SentenceMap, weighted_mean
+from litebert.model import Albert, Encoder
+from litebert.model.sentences import SentenceHead, SentenceMap, pooled
 from litebert.tasks import Mask, Task
 from litebert.tasks.base import Scores
 from litebert.tasks.few_shot import FewShot
@@ -58,29 +58,30 @@ class Vectors(nn.Module):
 
     def __init__(self, albert: Albert, after: SentenceMap | None) -> None:
         super().__init__()
+        if after is not None and after.passes > 1:
+            raise ConfigError(f"a graph gives the last states, and these vectors are of the last {after.passes} passes")
         self.encoder = albert.encoder
-        size = albert.config.hidden_size
-        self.map = nn.Identity() if after is None else nn.Linear(size, len(after.weight))
-        counts = torch.ones(albert.config.vocab_size) if after is None or after.tokens is None else after.tokens
-        self.counts = nn.Buffer(torch.as_tensor(counts, dtype=torch.float32))
-        if after is not None:
-            self.map.load_state_dict({"weight": torch.from_numpy(after.weight), "bias": torch.from_numpy(after.bias)})
+        self.head = None if after is None else SentenceHead(after)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Scores:
         hidden = self.encoder(input_ids, attention_mask, token_type_ids)
-        mean = weighted_mean(hidden, self.counts[input_ids] * attention_mask)
-        return {"last_hidden_state": hidden, "sentence_embedding": self.map(mean)}
+        make = pooled if self.head is None else self.head
+        return {"last_hidden_state": hidden, "sentence_embedding": make(hidden, input_ids, attention_mask)}
 
 
 def graph_of(module: Answers | Vectors, max_length: int) -> onnx.ModelProto:
     """For any number of sequences of up to so many tokens."""
+    return graph_from(module, _given(), _shapes(max_length))
+
+
+def graph_from(module: nn.Module, given: dict[str, Tensor], shapes: dict[str, dict[int, Any]]) -> onnx.ModelProto:
+    """Of a module that takes tensors such as `given` by name, whose `shapes` say which sizes may differ."""
     require_extra("onnx", "export")
     require_extra("onnxscript", "export")
-    given = _given()
     with _exporting(module):
         names = list(module(**given))
         program = torch.onnx.export(
-            module, (), kwargs=given, dynamic_shapes=_shapes(max_length), input_names=INPUTS, output_names=names,
+            module, (), kwargs=given, dynamic_shapes=shapes, input_names=list(given), output_names=names,
             opset_version=OPSET, dynamo=True, verbose=False,
         )  # fmt: skip
     assert program is not None
@@ -99,10 +100,12 @@ def program_of(module: Answers | Vectors, max_length: int) -> torch.export.Expor
 
 
 @contextmanager
-def _exporting(module: Answers | Vectors) -> Iterator[None]:
+def _exporting(module: nn.Module) -> Iterator[None]:
     """Nothing is learned, attention is the plain formula, and what cannot be said in a graph is told in one line."""
-    encoder = module.encoder if isinstance(module, Vectors) else module.albert.encoder
-    before, encoder.backend = encoder.backend, "eager"
+    encoders = [part for part in module.modules() if isinstance(part, Encoder)]
+    before = [encoder.backend for encoder in encoders]
+    for encoder in encoders:
+        encoder.backend = "eager"
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -121,7 +124,8 @@ def _exporting(module: Answers | Vectors) -> Iterator[None]:
             f"torch cannot write this model as a graph: {said[0]}; use --give vectors, or teach it with --head linear"
         ) from error
     finally:
-        encoder.backend = before
+        for encoder, backend in zip(encoders, before, strict=True):
+            encoder.backend = backend
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 

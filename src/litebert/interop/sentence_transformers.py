@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,16 @@ import safetensors.numpy
 
 from litebert.errors import CheckpointError
 from litebert.files import atomic_write, read_json, read_limited, replacing, write_json
-from litebert.model.sentences import SentenceMap
+from litebert.model.config import AlbertConfig
+from litebert.model.sentences import Pooling, SentenceMap
 from litebert.tokenizer import Tokenizer
 
 COUNTS = "1_WordWeights"
+LAST = "1_WeightedLayerPooling"
 MAP = "2_Dense"
+POOLINGS: dict[str, Pooling] = {
+    "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean"
+}  # fmt: skip
 MOST = 1e6
 """Of what a token may count."""
 _MODULE = "sentence_transformers.models."
@@ -24,13 +30,19 @@ _PLAIN = "torch.nn.modules.linear.Identity"  # an activation that does nothing
 
 
 def write_modules(
-    path: Path, hidden: int, max_length: int, tokenizer: Tokenizer, after: SentenceMap | None, half: bool = False
-) -> None:
-    """The mean over tokens, what each counts in it, and the map after it, if the model says so; `half`: in float16."""
-    kinds = {"": "Transformer"}
-    write_json(
-        path / "1_Pooling" / "config.json", {"word_embedding_dimension": hidden, "pooling_mode_mean_tokens": True}
-    )
+    path: Path, config: AlbertConfig, max_length: int, tokenizer: Tokenizer, after: SentenceMap | None,
+    half: bool = False,
+) -> None:  # fmt: skip
+    """What is pooled, what each token counts in it, and the map after it, if the model says so; `half`: in float16."""
+    kinds, hidden = {"": "Transformer"}, config.hidden_size
+    write_json(path / "1_Pooling" / "config.json", {"word_embedding_dimension": hidden, **_pooling_settings(after)})
+    if after is not None and after.passes > 1:
+        kinds[LAST] = "WeightedLayerPooling"
+        layers = config.num_hidden_layers
+        places = {"num_hidden_layers": layers, "layer_start": layers + 1 - after.passes}
+        write_json(path / LAST / "config.json", {"word_embedding_dimension": hidden, **places})
+        with replacing(path / LAST / "model.safetensors") as temporary:
+            safetensors.numpy.save_file({"layer_weights": np.ones(after.passes, np.float32)}, temporary)
     if after is not None and after.tokens is not None:
         kinds[COUNTS] = "WordWeights"
         counts = [float(str(count)) for count in after.tokens.astype(np.float32)]  # as few digits as tell it apart
@@ -56,8 +68,15 @@ def write_modules(
     write_json(path / "modules.json", modules)
 
 
+def _pooling_settings(after: SentenceMap | None) -> dict[str, bool]:
+    """Versions before 5 take the mean beside what is asked for, unless they are told not to."""
+    pooling = "mean" if after is None else after.pooling
+    named = {key: True for key, kind in POOLINGS.items() if kind == pooling}
+    return named if pooling == "mean" else named | {"pooling_mode_mean_tokens": False}
+
+
 def read_map(path: Path, hidden: int, tokenizer: Tokenizer) -> SentenceMap | None:
-    """The map of a folder, if it has one; of modules that we do not compute the user hears."""
+    """How a folder says that vectors are made, if it does; of modules that we do not compute the user hears."""
     if not (path / "modules.json").is_file():
         return None
     try:
@@ -65,20 +84,54 @@ def read_map(path: Path, hidden: int, tokenizer: Tokenizer) -> SentenceMap | Non
         places = [(str(module["type"]), str(module["path"])) for module in modules[:]]  # of a list
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{path / 'modules.json'}: not a list of modules; download the folder again") from error
-    found, counts = None, None
+    found, changes = None, dict[str, Any]()
     for kind, place in places:
-        if kind.endswith(".Dense") and place == MAP and found is None:
-            found = _read_dense(path / MAP, hidden)
-        elif kind.endswith(".WordWeights") and place == COUNTS and counts is None:
-            counts = _read_counts(path / COUNTS / "config.json", tokenizer.vocabulary())
+        if kind.endswith(".Dense") and _is_inside(path, place) and found is None:
+            found = _read_dense(path / place, hidden)
+        elif kind.endswith(".WordWeights") and place == COUNTS and "tokens" not in changes:
+            changes["tokens"] = _read_counts(path / COUNTS / "config.json", tokenizer.vocabulary())
+        elif kind.endswith(".WeightedLayerPooling") and place == LAST:
+            changes["passes"] = _read_passes(path / LAST)
+        elif kind.endswith(".Pooling") and _is_inside(path, place):
+            changes |= _read_pooling(path / place / "config.json")
         elif not kind.endswith((".Transformer", ".Pooling", ".Normalize")):
             message = f"{path}: embed leaves out the module {kind}, which sentence-transformers would apply"
             warnings.warn(message, stacklevel=4)
-    if counts is None:
+    if not changes:
         return found
-    if found is None:
-        found = SentenceMap(np.eye(hidden, dtype=np.float32), np.zeros(hidden, dtype=np.float32))
-    return SentenceMap(found.weight, found.bias, counts)
+    return replace(found or SentenceMap.plain(hidden), **changes)
+
+
+def _is_inside(path: Path, place: str) -> bool:
+    """Is it one of the folder's own folders, and there?"""
+    return Path(place).name == place and (path / place / "config.json").is_file()
+
+
+def _read_pooling(path: Path) -> dict[str, Pooling]:
+    """What is not the mean, which needs no word."""
+    settings = read_json(path)
+    modes = settings.get("pooling_mode", [kind for key, kind in POOLINGS.items() if settings.get(key)])
+    modes = [modes] if isinstance(modes, str) else modes
+    others = [
+        key for key, value in settings.items() if key.startswith("pooling_mode_") and value and key not in POOLINGS
+    ]
+    if modes == ["mean"] and not others:
+        return {}
+    if others or not isinstance(modes, list) or len(modes) != 1 or modes[0] not in POOLINGS.values():
+        raise CheckpointError(f"{path}: we pool by {', '.join(POOLINGS.values())}, one of them, not {modes or others}")
+    return {"pooling": modes[0]}
+
+
+def _read_passes(path: Path) -> int:
+    settings = read_json(path / "config.json")
+    try:
+        weights = safetensors.numpy.load_file(path / "model.safetensors")["layer_weights"]
+        passes = int(settings["num_hidden_layers"]) + 1 - int(settings["layer_start"])
+    except (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}); download the folder again") from error
+    if passes < 1 or weights.shape != (passes,) or not np.allclose(weights, weights[:1]):
+        raise CheckpointError(f"{path}: we take the plain mean of the last passes, not {weights.tolist()[:8]}")
+    return passes
 
 
 def _read_counts(path: Path, vocabulary: list[str]) -> np.ndarray:  # (V,)

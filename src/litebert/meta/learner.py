@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from litebert.data.episodes import Episode
-from litebert.errors import CheckpointError
+from litebert.errors import CheckpointError, ConfigError
 from litebert.meta.settings import MOST_STEPS, Algorithm, Distance
 from litebert.model import Encoder
 from litebert.model.sentences import SentenceMap
@@ -108,6 +108,10 @@ class Learner(nn.Module):
         self.encoder, self.algorithm, self.distance, self.inner_steps = encoder, algorithm, distance, inner_steps
         self.bf16 = False
         """Read in bfloat16. What comes after is computed in float32 all the same: cosines differ in the third digit."""
+        if after is not None and not after.is_mean:
+            raise ConfigError(
+                f"the model pools by {after.pooling} over {after.passes} passes, and this learns with means of the last"
+            )
         self.after = None if after is None else [torch.from_numpy(part) for part in (after.weight, after.bias)]
         self.counts = None if after is None or after.tokens is None else torch.from_numpy(after.tokens)
         """What each token of the vocabulary counts in a mean."""

@@ -282,11 +282,12 @@ class Encoder(nn.Module):
             self._run(hidden, layout, max(depths), None, found)
         return [found[depth].unflatten(0, (batch, length)) for depth in depths]
 
-    def onwards(self, hidden: Tensor, attention_mask: Tensor, done: int) -> Tensor:
-        """The last hidden states, (B, L, H), from those after `done` passes: what learns above need not read again."""
+    def onwards(self, hidden: Tensor, attention_mask: Tensor, done: int, depth: int | None = None) -> Tensor:
+        """The hidden states, (B, L, H), after `depth` passes or the last, from those after `done`: what learns above
+        need not read again."""
         batch, length = attention_mask.shape
         layout = Dense(batch, length, attention_mask.bool().contiguous())
-        return self._run(hidden.flatten(0, 1), layout, None, None, done=done).unflatten(0, (batch, length))
+        return self._run(hidden.flatten(0, 1), layout, depth, None, done=done).unflatten(0, (batch, length))
 
     def until(
         self,

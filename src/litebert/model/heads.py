@@ -5,6 +5,7 @@ Shapes: M masked positions, B sequences, V vocabulary, E embedding, H hidden, C 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Literal
 
@@ -145,6 +146,13 @@ class Albert(nn.Module):
         self.config = config
         self.encoder = Encoder(config)
         self.heads = nn.ModuleDict(dict(heads or {}))
+
+    def with_heads(self, heads: Mapping[str, nn.Module]) -> Albert:
+        """The same encoder under other heads; this one stays as it is."""
+        other = copy.copy(self)
+        other.__dict__["_modules"] = dict(self._modules)  # a copy of a module shares this with it
+        other.heads = nn.ModuleDict(dict(heads))
+        return other
 
 
 def pretraining_heads(config: AlbertConfig) -> dict[str, nn.Module]:

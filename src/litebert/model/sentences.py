@@ -1,4 +1,4 @@
-"""Vectors of sentences: how much each token counts in the mean, and what comes after it.
+"""Vectors of sentences: what is taken of the tokens' hidden states, and what comes after it.
 
 Shapes: N texts, L columns, H hidden, V vocabulary, D of the vectors.
 """
@@ -6,18 +6,24 @@ Shapes: N texts, L columns, H hidden, V vocabulary, D of the vectors.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from litebert.errors import DataError
+from litebert.model.heads import exact
+
+Pooling = Literal["mean", "cls", "max"]
+"""What stands for a text: the mean of its tokens, the first of them, or the largest of each number."""
 
 
 @dataclass(frozen=True)
 class SentenceMap:
-    """A linear map of the mean; sentence-transformers calls it Dense, and what the tokens count WordWeights."""
+    """How vectors are made, as data: what is pooled and a linear map of it. sentence-transformers calls the map Dense,
+    and what the tokens count WordWeights."""
 
     weight: np.ndarray
     """(D, H)"""
@@ -25,6 +31,19 @@ class SentenceMap:
     """(D,)"""
     tokens: np.ndarray | None = None
     """(V,) how much each token counts in the mean; by default all count alike."""
+    pooling: Pooling = "mean"
+    passes: int = 1
+    """The mean of the hidden states after so many last passes is pooled."""
+
+    @classmethod
+    def plain(cls, hidden: int, pooling: Pooling = "mean", passes: int = 1) -> SentenceMap:
+        """What is pooled, as it is."""
+        return cls(np.eye(hidden, dtype=np.float32), np.zeros(hidden, np.float32), None, pooling, passes)
+
+    @property
+    def is_mean(self) -> bool:
+        """Of the last states, weighted or not."""
+        return self.pooling == "mean" and self.passes == 1
 
     def __call__(self, means: np.ndarray) -> np.ndarray:  # (N, H) -> (N, D)
         # by torch: numpy's own threads, waiting busily for more, would take the cores from torch's for the next text
@@ -32,9 +51,51 @@ class SentenceMap:
         return F.linear(*given).numpy()
 
 
+def unit(vectors: np.ndarray) -> np.ndarray:  # (N, D)
+    """Each of length 1."""
+    found: np.ndarray = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+    return found
+
+
 def weighted_mean(states: Tensor, weights: Tensor) -> Tensor:  # (N, L, H), (N, L) -> (N, H)
     """In which the states count as the weights say; 0 where nothing counts."""
     return (states.float() * (weights / weights.sum(1, keepdim=True).clamp(min=1e-9))[..., None]).sum(1)
+
+
+class SentenceHead(nn.Module):
+    """The same as what learns and computes: hidden states in, one vector per text out."""
+
+    name = "sentence"
+    """Where it stands in `Albert.heads`."""
+
+    def __init__(self, made: SentenceMap) -> None:
+        super().__init__()
+        self.pooling, self.passes = made.pooling, made.passes
+        self.linear = nn.Linear(made.weight.shape[1], made.weight.shape[0], device="meta").to_empty(device="cpu")
+        with torch.no_grad():
+            self.linear.weight.copy_(torch.from_numpy(made.weight))
+            self.linear.bias.copy_(torch.from_numpy(made.bias))
+        self.tokens: Tensor | None
+        self.register_buffer("tokens", None if made.tokens is None else torch.from_numpy(made.tokens).float())
+
+    def forward(self, states: Tensor, ids: Tensor, real: Tensor) -> Tensor:  # (N, L, H), (N, L) twice -> (N, D)
+        return exact(self.linear, pooled(states, ids, real, self.pooling, self.tokens))
+
+    def as_map(self) -> SentenceMap:
+        weight, bias = (one.detach().float().cpu().numpy() for one in (self.linear.weight, self.linear.bias))
+        tokens = None if self.tokens is None else self.tokens.cpu().numpy()
+        return SentenceMap(weight, bias, tokens, self.pooling, self.passes)
+
+
+def pooled(
+    states: Tensor, ids: Tensor, real: Tensor, pooling: Pooling = "mean", tokens: Tensor | None = None
+) -> Tensor:  # (N, L, H), (N, L) twice -> (N, H)
+    """What stands for each text. `tokens`, (V,), says what each counts in a mean, by default alike."""
+    if pooling == "cls":
+        return states[:, 0].float()
+    if pooling == "max":
+        return states.float().masked_fill(~real[..., None].bool(), -torch.inf).amax(1)
+    return weighted_mean(states, real.float() if tokens is None else tokens[ids] * real)
 
 
 def whitened(means: np.ndarray, size: int | None = None) -> SentenceMap:

@@ -29,7 +29,8 @@ HUB_FILES = [
     "tokenizer_config.json",
     "special_tokens_map.json",
     "modules.json",
-    "2_Dense/config.json",
+    "*/config.json",
+    "target/*.json",
     "spiece.model",
     "vocab.txt",
 ]

@@ -20,10 +20,11 @@ from litebert.interop.huggingface import Folder, save_folder
 from litebert.model import Albert, AlbertConfig, Encoder
 from litebert.model.int8 import Ranges, is_int8, leave_int8
 from litebert.model.recorder import is_small
-from litebert.model.sentences import SentenceMap, weighted_mean
+from litebert.model.sentences import SentenceHead, SentenceMap, unit
 from litebert.predict.exits import Exits, early_scores, exits_for
+from litebert.predict.nearest import Hit, hits_among
 from litebert.tasks import Mask, Task
-from litebert.tasks.base import Scores, hidden_of
+from litebert.tasks.base import Scores, vectors_of
 from litebert.tasks.mask import Fill, Filled, Score, fill_in_rounds, score_texts
 from litebert.tokenizer import Tokenizer
 
@@ -52,8 +53,8 @@ class Model:
         self.task = task
         self.max_length = max_length or albert.config.max_position_embeddings
         """Texts are cut to this many tokens: the length the model was trained on, or what its positions allow."""
-        self.after = after
-        """What `embed` sends the means through."""
+        if after is not None:
+            self.after = after
         self.source: str | Path | None = None
         """The name or the folder it was loaded from."""
         self.int8: Ranges | None = None
@@ -71,6 +72,27 @@ class Model:
         by = "oneDNN" if self.encoder.run_all is None else "native code"
         eight = f", in eight bits by {by}" if self.answers_in_int8 else ""
         return f"Model({task}, {parameters:,} parameters, texts of up to {self.max_length} tokens{eight})"
+
+    @property
+    def after(self) -> SentenceMap | None:
+        """How `embed` makes vectors: what it pools, and what it sends that through; None = the mean of the tokens."""
+        if SentenceHead.name not in self.albert.heads:
+            return None
+        head: Any = self.albert.heads[SentenceHead.name]
+        return head.as_map()
+
+    @after.setter
+    def after(self, made: SentenceMap | None) -> None:
+        heads = {name: head for name, head in self.albert.heads.items() if name != SentenceHead.name}
+        if made is not None:
+            heads[SentenceHead.name] = SentenceHead(made).to(self.device).requires_grad_(False).eval()
+        self.albert = self.albert.with_heads(heads)  # others may have the same encoder and another head
+
+    @property
+    def dimensions(self) -> int:
+        """How many numbers its vectors have."""
+        after = self.after
+        return self.config.hidden_size if after is None else len(after.bias)
 
     @property
     def encoder(self) -> Encoder:
@@ -116,7 +138,7 @@ class Model:
         save_folder(Path(path), Folder(*parts), half)
 
     def embed(self, texts: Sequence[str], batch_size: int | None = None) -> np.ndarray:
-        """One vector per text, float32: the mean of its tokens' hidden states, weighted and mapped as it says."""
+        """One vector per text, float32: what `after` makes of its tokens' hidden states."""
         if isinstance(texts, str):
             raise DataError("embed takes a list; wrap a single text: embed([text])")
         encodings = self.tokenizer.encode(texts, max_length=self.max_length)
@@ -124,15 +146,33 @@ class Model:
 
     def embed_examples(self, examples: Sequence[Example], batch_size: int | None = None) -> np.ndarray:
         """`embed` for texts as the model reads them, one sequence each."""
-        vectors = np.zeros((len(examples), self.config.hidden_size), dtype=np.float32)
-        tokens = None if self.after is None else self.after.tokens
-        counts = None if tokens is None else torch.from_numpy(tokens).to(self.device)
+        vectors = np.zeros((len(examples), self.dimensions), dtype=np.float32)
         with self.answering(), torch.inference_mode():
             batches = self._batches(examples, batch_size)
-            begun = ((indices, _sent({"mean": _mean_of(self.encoder, batch, counts)})) for indices, batch in batches)
+            begun = ((indices, _sent({"vectors": vectors_of(self.albert, batch)})) for indices, batch in batches)
             for indices, arrived in _one_behind(begun):
-                vectors[indices] = arrived()["mean"].numpy()
-        return vectors if self.after is None else self.after(vectors)
+                vectors[indices] = arrived()["vectors"].numpy()
+        return vectors
+
+    def similarity(self, a: str | Sequence[str], b: str | Sequence[str]) -> Any:
+        """The cosine of the vectors of two texts; of two lists, a float32 array of all with all."""
+        left, right = ([one] if isinstance(one, str) else list(one) for one in (a, b))
+        vectors = unit(self.embed([*left, *right]))
+        found = (vectors[: len(left)] @ vectors[len(left) :].T).clip(-1, 1)
+        return float(found[0, 0]) if isinstance(a, str) and isinstance(b, str) else found
+
+    def search(self, queries: Sequence[str], corpus: Sequence[str] | Path, top: int = 10) -> list[list[Hit]]:
+        """For each query the texts that are nearest to it in meaning, best first; `corpus` are texts, or the folder of
+        an index that `litebert search` made."""
+        if isinstance(queries, str) or isinstance(corpus, str):
+            raise DataError("search takes lists, or for the corpus the Path of an index; wrap a single text: [text]")
+        if isinstance(corpus, Path):
+            from litebert.predict.index import Index
+
+            return Index.open(corpus).search(self, queries, top)
+        if top < 1:
+            raise ConfigError(f"top={top} must be at least 1")
+        return hits_among(self.embed(queries), self.embed(corpus), corpus, top)
 
     def predict(self, inputs: Sequence[Any], batch_size: int | None = None) -> list[Any]:
         """One answer per input. An input is a string, a pair, or a mapping with the columns' names."""
@@ -272,12 +312,6 @@ class Model:
                 module.training = True
 
 
-def _mean_of(encoder: Encoder, batch: Batch, counts: Tensor | None) -> Tensor:  # (S, H)
-    """The mean over tokens, which count as `counts`, (V,), says, or alike."""
-    weights = batch.real.float() if counts is None else counts[batch.input_ids] * batch.real
-    return weighted_mean(hidden_of(encoder, batch), weights)
-
-
 def _sent(values: Mapping[str, Tensor]) -> Callable[[], Mapping[str, Tensor]]:
     """On their way to the CPU; call it to have them there."""
     there = {name: one.to("cpu", non_blocking=one.is_cuda) for name, one in values.items()}
@@ -313,7 +347,7 @@ def _alone(example: Example, row: int) -> Example:
     """One sequence of an example; its target only where it belongs to that sequence alone."""
     if len(example.sequences) == 1:
         return example
-    return Example([example.sequences[row]])
+    return Example([example.sequences[row]], states=None if example.states is None else [example.states[row]])
 
 
 def _stacked(rows: Sequence[Tensor]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 
@@ -18,5 +18,6 @@ def is_blank(item: Any) -> bool:
 
 
 def as_record(answer: Any) -> dict[str, Any]:
-    """An answer as JSON has it."""
-    return asdict(answer)
+    """An answer as JSON has it, without what is not to be told."""
+    hidden = {field.name for field in fields(answer) if not field.metadata.get("told", True)}
+    return {name: value for name, value in asdict(answer).items() if name not in hidden}

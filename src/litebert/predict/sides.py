@@ -58,7 +58,7 @@ class Sides:
 def candidates(layers: int, pairs: bool = False, characters: bool = True) -> list[Sides]:
     """The usual ones first. Characters are never a side of pairs."""
     characters = characters and not pairs
-    early, middle = max(1, layers // 6), max(1, layers // 3)
+    early, middle = max(1, layers // 6), usual_depth(layers)
     depths = [(early, layers), (middle, layers), (early,), (middle,), (layers,)]
     depths = [(early, middle), *depths] if characters else depths  # beside characters the last pass adds little
     unique = list(dict.fromkeys(tuple(sorted(set(some))) for some in depths))
@@ -68,6 +68,11 @@ def candidates(layers: int, pairs: bool = False, characters: bool = True) -> lis
         for view in views for written in (True, False) for some in unique
     ]  # fmt: skip
     return [*found, Sides((), True, views_of(pairs), characters=characters)]
+
+
+def usual_depth(layers: int) -> int:
+    """After so many passes texts of classes usually tell most."""
+    return max(1, layers // 3)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def lines_of(evidence: Evidence) -> Iterator[str]:
         twice = f"{MOST:.0%} or more" if evidence.with_twice > MOST else f"about {evidence.with_twice:.0%}"
         yield f"with half of the examples it would be {evidence.with_half:.0%}; twice as many may give {twice}"
     yield from _tiers(evidence)
-    passes = " and ".join(map(str, evidence.depths))
+    passes = " and ".join(map(str, dict.fromkeys(evidence.depths)))
     views = {"whole": f"hidden states after {passes} passes", "apart": f"how far two lie apart after {passes} passes"}
     looked = [views[view] for view in evidence.views if passes] + ["their tokens"] * evidence.tokens
     looked += ["their characters"] * evidence.characters

@@ -36,7 +36,7 @@ from litebert.recipes._compressing import check_test, examples_of, milliseconds,
 from litebert.recipes._finetuning_plan import usual_rate
 from litebert.recipes._shared import load_to_teach, write_run
 from litebert.recipes.distill import SPEEDS, Result
-from litebert.tasks import TrainableTask
+from litebert.tasks import Similarity, TrainableTask
 from litebert.tasks.answer import Answer
 from litebert.tasks.tag import Tag
 from litebert.train.checkpointing import Checkpoints
@@ -117,7 +117,10 @@ def teacher_of(config: Config) -> Model:
     if config.from_bert is not None:
         return bert_of(config.from_bert)
     assert config.teacher is not None
-    return other_teacher(folder_of(config.teacher)) or load_to_teach(config.teacher)
+    teacher = other_teacher(folder_of(config.teacher)) or load_to_teach(config.teacher)
+    if isinstance(teacher.task, Similarity):
+        teacher.task = None  # its answers are cosines of its vectors, and those are learned
+    return teacher
 
 
 def first_student(config: Config, teacher: Model) -> Model:

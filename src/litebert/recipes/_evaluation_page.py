@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 from litebert.files import atomic_write, write_json
 from litebert.measure.bins import by_size
 from litebert.measure.report import Report
+from litebert.predict.records import as_record
 from litebert.recipes.evaluate import Evaluation, label_rows
 
 SHOWN_ERRORS = 50
@@ -48,7 +48,7 @@ def write_page(found: Evaluation, out: Path) -> None:
         report.table(["row"], [[line] for line in found.skipped])
     report.write(out / "report.html")
     lines = (
-        {"text": one.text, "truth": one.truth, "right": one.right, "answer": asdict(answer)}
+        {"text": one.text, "truth": one.truth, "right": one.right, "answer": as_record(answer)}
         for one, answer in zip(found.judgements, found.answers, strict=True)
     )
     atomic_write(out / "answers.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))

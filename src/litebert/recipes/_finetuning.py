@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -134,9 +134,13 @@ class Attempt:
         self.albert = self.model.albert
         self.strategies = plan.strategies
         depths = {f"encoder.{name}": users for name, users in self.albert.encoder.depths_of().items()}
-        self.optimizer = adamw(
-            self.albert, weight_decay=self.config.weight_decay, tuning=tune(self.strategies, self.albert, depths)
-        )
+        tuning = tune(self.strategies, self.albert, depths)
+        for name, tuned in tuning.items():
+            head_rate = next(
+                (x.task.head_rate for x in plan.lessons if name.startswith(f"heads.{x.task.head_name}.")), 1.0
+            )
+            tuning[name] = replace(tuned, scale=tuned.scale * head_rate)
+        self.optimizer = adamw(self.albert, weight_decay=self.config.weight_decay, tuning=tuning)
         if self.strategies.bounds == "project":
             self.optimizer.register_step_post_hook(project)
         self.schedule = warmup_linear(rate, plan.steps)
@@ -204,7 +208,12 @@ class Attempt:
         """Is a step the same whatever its number, and computed without asking the device for a value?"""
         config = self.config
         varies = config.mixout or self.strategies.unfreeze_steps
-        asks = config.crf or config.head == "lstm" or config.adversarial != "none"
+        asks = (
+            config.crf
+            or config.head == "lstm"
+            or config.adversarial != "none"
+            or config.task in ("similarity", "translate")
+        )
         picks = config.r_drop and config.task == "tag"  # the tokens to compare, by what they are
         copies = config.class_weights  # from the host, at every step
         return not (varies or asks or picks or copies)

@@ -19,6 +19,7 @@ from litebert.errors import ConfigError, DataError
 from litebert.files import atomic_write, sha256_of
 from litebert.model import Albert, AlbertConfig
 from litebert.predict import Model, load
+from litebert.recipes._frozen import STATES_LIMIT_BYTES, bytes_of, read_once
 from litebert.recipes._shared import load_to_teach, write_run
 from litebert.recipes.finetune import OF_TASK
 from litebert.tasks import TASKS, TrainableTask
@@ -64,7 +65,8 @@ class Plan:
         self.device = pick_device(config.device)
         self.bf16 = precision_of(config) == "bf16"
         self.source = Source.of(config.columns, config.skip_bad)
-        options = {name: getattr(config, name) for name in ("head", *OF_TASK)}
+        asked = {name: getattr(config, name) for name in ("head", *OF_TASK)}
+        options = {name: value for name, value in asked.items() if value is not None}
         self.task, records = _learned(config.task, config.train, self.source, **options)
         self.held_out: list[Any]
         if config.valid is None:
@@ -88,18 +90,21 @@ class Plan:
         self.questions = self.task.features(self.held_out, self.start_from.tokenizer, self.length)
 
         examples = len(self.lessons[0].examples)
-        self.epochs = config.epochs or min(20, max(3, -(-50_000 // examples)))
+        self.epochs = config.epochs or min(20, max(self.task.least_epochs, -(-50_000 // examples)))
         self.epoch_steps = steps_per_epoch(examples, config.batch_size)
         self.steps = self.epochs * self.epoch_steps
         self.rate = usual_rate(self.start_from) if config.learning_rate is None else config.learning_rate
         warmup_linear(self.rate, self.steps)  # refuses what is no rate, before anything is written
         self.saving = SaveEvery.parse(config.save_every, self.epoch_steps)
-        self.metric = config.metric or self.task.metric
+        self.metric = config.metric or self.task.metric_for(self.held_out)
         self.decisive = decisive_of(config)
         self.shape = self._checked_shape()
+        self.task.read_depths(self.shape)  # refuses those that this encoder does not have
         self.strategies = fitted(config, self.shape.num_hidden_layers, self.shape.initializer_range)
         write_run(config.out, "finetune", config)
         self._introduce()
+        if config.freeze_encoder:
+            self._read_once()
 
     def measure_best(self) -> tuple[dict[str, float], dict[str, float]]:
         """The metrics of the model in --out on the test examples, and those of an answer without reading on them, or
@@ -112,7 +117,10 @@ class Plan:
         """The shape of the model that is to learn."""
         config = self.config
         changes: dict[str, Any] = {}
-        dropout = 0.1 if config.dropout is None and config.r_drop else config.dropout
+        two_readings = config.r_drop or self.task.needs_dropout
+        dropout = 0.1 if config.dropout is None and two_readings else config.dropout
+        if self.task.needs_dropout and dropout == 0:
+            raise ConfigError("simcse compares two readings that dropout makes different, and dropout=0; leave it out")
         if dropout is not None:
             changes |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
         if config.lora:
@@ -126,12 +134,28 @@ class Plan:
         """The model that is to learn, as it is before the first step."""
         config, shape = self.config, self.shape
         torch.manual_seed(config.seed)
-        albert = Albert(shape, {lesson.task.head_name: lesson.task.head(shape) for lesson in self.lessons})
+        before = dict(self.start_from.albert.heads.items())
+        heads = {lesson.task.head_name: lesson.task.first_head(shape, before) for lesson in self.lessons}
+        albert = Albert(shape, heads)
         albert.encoder.load_state_dict(self.start_from.encoder.state_dict(), strict=not config.lora)
-        if config.lora:
+        if config.lora or config.freeze_encoder:
             for name, parameter in albert.encoder.named_parameters():
                 parameter.requires_grad_(name.startswith(("adapters", "pooler")))
         return Model(albert.to(self.device), self.start_from.tokenizer, self.task, self.length)
+
+    def _read_once(self) -> None:
+        """Keep what the encoder says, if there is room for it; else it is asked again at every step."""
+        model = self.start_from.to(self.device)
+        asked = [(lesson.task.read_depths(model.config), lesson.examples) for lesson in self.lessons]
+        asked.append((asked[0][0], self.questions))
+        weight = sum(bytes_of(examples, depths, model.config.hidden_size) for depths, examples in asked)
+        if weight > STATES_LIMIT_BYTES:
+            self.console.print(f"{weight / 1e9:.0f} GB of hidden states are too many to keep; they are read every time")
+            return
+        model.bf16 = self.bf16
+        for lesson, (depths, examples) in zip(self.lessons, asked, strict=False):
+            lesson.examples = read_once(model, examples, depths, self.console)
+        self.questions = read_once(model, self.questions, asked[0][0], self.console)
 
     def _checked_length(self) -> int:
         """As asked for, or what the model was trained on."""
@@ -167,12 +191,13 @@ class Plan:
         if gaps:
             say(f"{gaps:,} texts are so long that only parts of them are read")
         before = self.start_from.task
-        if before is not None and before.name not in ("mask", ""):
+        if before is not None and before.name not in ("mask", "", "similarity"):
             say(f"{config.model} was taught {before.name}: its head is replaced by a new one")
         for other, given in zip(self.lessons[1:], config.mix, strict=True):
             say(f"beside it, {other.task.name}: {len(other.records):,} examples of {given.partition('=')[2]}")
-        if config.r_drop and config.dropout is None:
-            say("r_drop: dropout is 0.1 in this run, because two readings must differ")
+        if (config.r_drop or self.task.needs_dropout) and config.dropout is None:
+            why = "r_drop" if config.r_drop else "simcse"
+            say(f"{why}: dropout is 0.1 in this run, because two readings must differ")
         for remark in lesson.task.remarks(lesson.records):
             say(remark)
         left_out = [*self.source.skipped, *(line for one in self.lessons for line in getattr(one.task, "left_out", []))]
@@ -211,8 +236,11 @@ def measured(config: Config, records: Sequence[Any], device: torch.device) -> tu
 
 def decisive_of(config: Config) -> dict[str, str]:
     """What must be the same when a run is resumed: the settings, and the content of the files."""
-    files = [config.train, config.valid, config.test, *(Path(given.partition("=")[2]) for given in config.mix)]
-    contents = {f"content of {path}": _hash(path) for path in files if path is not None}
+    own = [(config.task, path) for path in (config.train, config.valid, config.test) if path is not None]
+    mixed = [(name, Path(path)) for name, _, path in (given.partition("=") for given in config.mix)]
+    source = Source.of(config.columns)
+    files = [file for task, path in (*own, *mixed) for file in TASKS[task].files_of(path, source)]
+    contents = {f"content of {path}": _hash(path) for path in files}
     return (
         {name: str(value) for name, value in asdict(config).items() if name not in UNDECISIVE}
         | contents

@@ -7,6 +7,8 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,17 @@ def make_console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, soft_wrap=True)
+
+
+@contextmanager
+def working(console: Console, what: str) -> Iterator[None]:
+    """Say what is being done while it lasts; where no line can be taken back, as in a log, it stays."""
+    if console.is_terminal:
+        with console.status(what):
+            yield
+    else:
+        console.print(what, highlight=False, markup=False)
+        yield
 
 
 def check_numbers(config: Any, *counts: str) -> None:

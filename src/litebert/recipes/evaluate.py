@@ -4,6 +4,7 @@ Examples:
   litebert evaluate --model runs/finetune --data test.csv
   litebert evaluate --model runs/finetune --data test.csv --out runs/evaluation
   litebert evaluate --model runs/hotels runs/books --data hotels.csv books.csv
+  litebert evaluate --task similarity --model litebert-base-en --data sts.tsv
   litebert evaluate --model litebert-base-en runs/meta --episodes runs/meta/test.jsonl
   litebert evaluate --episodes 5-way 1-shot 5-shot --data fold1.csv fold2.csv
 
@@ -44,6 +45,8 @@ class Config:
     """Labelled examples the model has not seen."""
     model: tuple[str, ...] = (DEFAULT,)
     """Folders that `litebert finetune` or `pretrain` wrote, or names of models."""
+    task: Literal["similarity"] | None = None
+    """What to ask instead of what the model was taught: every model makes vectors, whose cosines can be measured."""
     episodes: tuple[str, ...] = ()
     """Small tasks: files of them, or which to draw from --data, such as 5-way 1-shot 15-queries 600-episodes."""
     methods: tuple[Method, ...] = ("majority", "words", "probe", "prototypes", "adapt", "meta")
@@ -113,6 +116,8 @@ class Evaluation:
     """Rows are the truth, columns the answers."""
     judgements: list[Judgement] = field(default_factory=list)
     answers: list[Any] = field(default_factory=list)
+    signatures: dict[str, str] = field(default_factory=dict)
+    """How metrics that others compute too were computed."""
 
     @property
     def worst(self) -> list[Judgement]:
@@ -184,14 +189,14 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
     from litebert.data.labelled import TABLES, Source, format_of
     from litebert.measure.bins import calibration_error
     from litebert.predict import load
-    from litebert.tasks import Mask, TrainableTask
+    from litebert.tasks import Mask, Similarity, TrainableTask
     from litebert.tasks.mask import hide
     from litebert.train.log import counting
     from litebert.train.runtime import pick_device
 
     model = (model or load(model_name)).to(pick_device(config.device))
     set_answering(model, config.precision, config.passes, config.speed)
-    task: Any = model.task
+    task: Any = model.task if config.task in (None, getattr(model.task, "name", None)) else Similarity()
     if not isinstance(task, TrainableTask if format_of(data) in TABLES else (TrainableTask, Mask)):
         raise ConfigError(
             f"{model_name} was not taught a task that can be evaluated on {data}; run litebert finetune first"
@@ -203,6 +208,7 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
     else:
         records = task.read(data, source)
         task.check(records)  # refuses a label the model has never seen
+        task = task.learn_from(records) if task is not model.task else task
     if not records:
         raise DataError(f"{data}: holds no examples that can be read; check the file")
     examples = task.features(records, model.tokenizer, model.max_length)
@@ -217,13 +223,20 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
     judgements = [task.judge(*two) for two in zip(records, answers, strict=True)]
     labels, confusion = _confusion(task, judgements)
     found = Evaluation(
-        model_name, str(data), task.name, task.metric, task.metrics(records, answers), task.baseline(records),
-        len(records), source.skipped, task.by_label(records, answers) if isinstance(task, TrainableTask) else {},
+        model_name, str(data), task.name, _metric_of(task, records), task.metrics(records, answers),
+        task.baseline(records), len(records), source.skipped,
+        task.by_label(records, answers) if isinstance(task, TrainableTask) else {},
         None, mean(model.stopped_after.elements()) if model.exits is not None else None, labels, confusion, judgements,
-        answers,
+        answers, task.signatures() if isinstance(task, TrainableTask) else {},
     )  # fmt: skip
     error = calibration_error(found.sureness) if found.sureness else None
     return Evaluation(**{**vars(found), "calibration_error": error})
+
+
+def _metric_of(task: Any, records: list[Any]) -> str:
+    from litebert.tasks import TrainableTask
+
+    return str(task.metric_for(records) if isinstance(task, TrainableTask) else task.metric)
 
 
 def _confusion(task: Any, judgements: list[Judgement]) -> tuple[list[str], list[list[int]]]:
@@ -254,6 +267,8 @@ def _print_one(console: Console, found: Evaluation, errors: int) -> None:
     if found.passes is not None:
         table.add_row("passes, on the average", f"{found.passes:.2f}", "")
     console.print(table)
+    for name, signature in found.signatures.items():
+        console.print(f"{name}: {signature}", highlight=False, markup=False, soft_wrap=True)
     if len(found.by_label) > 1:
         rows = label_rows(found)
         each = Table()

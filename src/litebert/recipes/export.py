@@ -7,7 +7,8 @@ Examples:
   litebert export --give vectors --out runs/vectors
   litebert export --model runs/mine --format torch --out runs/program
 
-The folder holds model.onnx (or model.pt2), tokenizer.json and config.json, which names the classes. A graph takes
+The folder holds model.onnx (or model.pt2), tokenizer.json and config.json, which names the classes; of a translator
+encoder.onnx, decoder.onnx, which writes a token at a time, and target/, the vocabulary of those. A graph takes
 input_ids, attention_mask and token_type_ids, any number of sequences of any length that the model can read. --int8
 stores large matrices in eight bits and multiplies them so. What ONNX Runtime computes is held against torch, and with
 --test scored on labelled examples.
@@ -24,11 +25,12 @@ from litebert.builtin import DEFAULT
 from litebert.errors import CheckpointError, ConfigError, require_extra
 from litebert.files import replacing, write_json
 from litebert.recipes._compressing import check_test, scores_of
-from litebert.recipes._shared import make_console, refuse_overwrite, write_run
+from litebert.recipes._shared import make_console, refuse_overwrite, working, write_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rich.console import Console
     from torch import Tensor
 
     from litebert.interop.onnx import Answers, Vectors
@@ -68,7 +70,7 @@ class Config:
     """Print JSON instead of sentences."""
 
     def __post_init__(self) -> None:
-        for name in FILES.values():
+        for name in (*FILES.values(), "encoder.onnx"):
             refuse_overwrite(self.out / name, "an exported model")
         refuse_overwrite(self.out / "config.json", "a model")
         if self.format == "torch" and self.int8:
@@ -92,17 +94,25 @@ class Figures:
 
 
 def run(config: Config) -> None:
-    from litebert.interop.huggingface import Folder, settings_of
     from litebert.interop.onnx import Answers, Vectors
     from litebert.predict import load
-    from litebert.tasks import Mask
+    from litebert.tasks import Mask, Translate
 
-    model = load(config.model, engine="torch")
+    console = make_console()
+    with working(console, f"loading {config.model}"):
+        model = load(config.model, engine="torch")
     if model.int8 is not None:
         raise ConfigError(f"{config.model} is in eight bits; export the model that it was quantized from, with --int8")
     check_test(model, config.test, config.columns)
     if config.check or config.test is not None:
         require_extra("onnxruntime", "export")
+    if isinstance(model.task, Translate) and config.give != "vectors":
+        from litebert.recipes._export_translator import export_translator
+
+        with working(console, f"writing the graphs to {config.out}, some twenty seconds"):
+            figures = export_translator(config, model)
+        _finish(config, model, figures)
+        return
     taught = model.task is not None and not isinstance(model.task, Mask)
     module: Answers | Vectors
     if config.give == "vectors" or (config.give == "auto" and not taught):
@@ -111,9 +121,15 @@ def run(config: Config) -> None:
         raise ConfigError(f"{config.model} is a bare encoder and answers nothing; use --give vectors")
     else:
         module = Answers(model.albert, model.task)
-    console = make_console()
-    with console.status("writing the graph, some ten seconds"):
-        figures = _written(config, module, model)
+    _finish(config, model, _written(config, module, model, console))
+
+
+def _finish(config: Config, model: Model, figures: Figures) -> None:
+    """Beside the graph: what turns texts into its inputs, and what it is."""
+    from litebert.interop.huggingface import Folder, settings_of
+
+    if model.task is not None:
+        model.task.save_beside(config.out)
     model.tokenizer.save(config.out, model.max_length)
     parts = (model.albert, model.tokenizer, model.task, model.max_length)
     write_json(config.out / "config.json", settings_of(Folder(*parts)))
@@ -122,50 +138,48 @@ def run(config: Config) -> None:
     _print(config, figures)
 
 
-def _written(config: Config, module: Answers | Vectors, model: Model) -> Figures:
+def _written(config: Config, module: Answers | Vectors, model: Model, console: Console) -> Figures:
     import torch
 
     from litebert.interop.onnx import graph_of, program_of
     from litebert.interop.onnx_int8 import quantize_graph
 
     path = config.out / FILES[config.format]
-    if config.format == "torch":
-        program = program_of(module, model.config.max_position_embeddings)
-        with replacing(path) as temporary, temporary.open("wb") as file:
-            torch.export.save(program, file)
-    else:
-        graph = graph_of(module, model.config.max_position_embeddings)
-        if config.int8:
-            quantize_graph(graph)
-        with replacing(path) as temporary:
-            temporary.write_bytes(graph.SerializeToString())
+    with working(console, f"writing {path}, some ten seconds"):
+        if config.format == "torch":
+            program = program_of(module, model.config.max_position_embeddings)
+            with replacing(path) as temporary, temporary.open("wb") as file:
+                torch.export.save(program, file)
+        else:
+            graph = graph_of(module, model.config.max_position_embeddings)
+            if config.int8:
+                quantize_graph(graph)
+            with replacing(path) as temporary:
+                temporary.write_bytes(graph.SerializeToString())
     names = list(module(**_example(1, 4)))
     figures: dict[str, Any] = {"file": path.name, "megabytes": path.stat().st_size / 1e6, "outputs": names}
     if config.check or config.test is not None:
-        figures |= _checked(config, path, module, model)
+        figures |= _checked(config, path, module, model, console)
     return Figures(**figures)
 
 
-def _checked(config: Config, path: Path, module: Answers | Vectors, model: Model) -> dict[str, Any]:
+def _checked(config: Config, path: Path, module: Answers | Vectors, model: Model, console: Console) -> dict[str, Any]:
     import torch
 
     from litebert.data.batches import Batch
     from litebert.predict.exported import Exported, by_session
 
-    session = None if config.format == "torch" else _session(path)
-    program = torch.export.load(path).module() if session is None else None
-    off = 0.0
-    longest = model.config.max_position_embeddings
-    for batch, length in ((1, 1), (1, 17), (3, 40), (2, longest)):
-        given = _example(batch, min(length, longest), model.config.vocab_size)
-        with torch.inference_mode():
-            truth = module(**given)
-            if session is not None:
-                found = by_session(session, Batch(given["input_ids"], given["attention_mask"], given["token_type_ids"]))
-            else:
-                assert program is not None
-                found = program(**given)
-        off = max(off, distance(found, truth))
+    session = None if config.format == "torch" else open_session(path)
+    with working(console, "holding it against torch"):
+        program = torch.export.load(path).module() if session is None else None
+        off = 0.0
+        longest = model.config.max_position_embeddings
+        for batch, length in ((1, 1), (1, 17), (3, 40), (2, longest)):
+            given = _example(batch, min(length, longest), model.config.vocab_size)
+            inputs = Batch(given["input_ids"], given["attention_mask"], given["token_type_ids"])
+            with torch.inference_mode():
+                found = program(**given) if program is not None else by_session(session, inputs)
+                off = max(off, distance(found, module(**given)))
     if off > CLOSE and not config.int8:
         path.unlink()
         raise CheckpointError(f"what {path} gives is {off:.1%} off from torch, so it was deleted; please report this")
@@ -189,7 +203,8 @@ def distance(found: Mapping[str, Tensor], truth: Mapping[str, Tensor]) -> float:
     return off
 
 
-def _session(path: Path) -> Any:
+def open_session(path: Path) -> Any:
+    """ONNX Runtime with this graph, on as many threads as torch has."""
     import torch
 
     onnxruntime = require_extra("onnxruntime", "export")

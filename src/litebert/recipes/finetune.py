@@ -4,10 +4,12 @@ Examples:
   litebert finetune --train train.csv --out runs/finetune
   litebert finetune --task classify --model runs/pretrain --train train.csv --valid valid.csv --out runs/finetune
   litebert finetune --task tag --model runs/pretrain --train train.conll --out runs/tagger
+  litebert finetune --task similarity --train sts.tsv --out runs/similar
 
 classify, multilabel and regress read tables (CSV, TSV, JSON lines, Parquet) with `text`, or `text_a` and `text_b`, and
-`label`; tag reads CoNLL columns or JSON with spans, answer SQuAD's JSON, choose RACE's, DREAM's or C3's. docs/tasks.md
-shows each.
+`label`; tag reads CoNLL columns or JSON with spans, answer SQuAD's JSON, choose RACE's, DREAM's or C3's; similarity
+reads pairs with scores or labels, triples, NLI or plain sentences; translate tables with `source` and `target`, or
+train.en with train.de beside it. docs/tasks.md shows each.
 """
 
 from __future__ import annotations
@@ -19,12 +21,17 @@ from typing import Literal
 
 from litebert.builtin import DEFAULT
 from litebert.errors import ConfigError
+from litebert.recipes import _translating
 from litebert.recipes._shared import INTERRUPTED, check_numbers, is_finished, make_console
 from litebert.train.settings import Strategies
 
 MAX_SEEDS = 100
-OF_TASK = {"crf": "tag", "scheme": "tag", "class_weights": "classify", "label_smoothing": "classify"}
-"""Settings of one task alone."""
+OF_TASK = {
+    "crf": ("tag",), "scheme": ("tag",), "class_weights": ("classify",), "label_smoothing": ("classify", "translate"),
+    **dict.fromkeys(("loss", "pooling", "last_passes", "sizes"), ("similarity",)),
+    **dict.fromkeys(_translating.NAMES, ("translate",)),
+}  # fmt: skip
+"""Settings of some tasks alone."""
 BODIES = ("linear", "mlp", "cnn", "lstm")
 HEADS_OF = {**dict.fromkeys(("classify", "multilabel", "regress", "tag"), BODIES), "answer": ("linear", "joint")}
 """Heads by task; the others have the linear one."""
@@ -39,7 +46,9 @@ class Run:
     """Labelled examples to learn from."""
     out: Path
     """Folder for the taught model, its checkpoints and its log."""
-    task: Literal["classify", "multilabel", "regress", "tag", "answer", "choose"] = "classify"
+    task: Literal["classify", "multilabel", "regress", "tag", "answer", "choose", "similarity", "translate"] = (
+        "classify"
+    )
     """What to learn."""
     valid: Path | None = None
     """Labelled examples to choose the best epoch by; by default a tenth of the training examples, split off by seed."""
@@ -76,17 +85,31 @@ class Run:
     """For tag: mark only where names begin, or also where they end and those of one word."""
     class_weights: bool = False
     """For classify: a class counts more the rarer it is."""
-    label_smoothing: float = 0.0
-    """For classify: take this share of the certainty from the right class."""
+    label_smoothing: float | None = None
+    """For classify and translate: take this share of the certainty from what is right; by default 0, and 0.1 of a
+    translation's tokens."""
+
+    loss: Literal["auto", "cosent", "negatives", "contrast", "simcse"] = "auto"
+    """For similarity: the order of scores; the own text among those of a batch; others of the same class; the same text
+    read with other dropout. By default the one that fits the file; simcse reads any file without its labels."""
+    pooling: Literal["mean", "cls", "max"] | None = None
+    """For similarity: what stands for a text; by default as the model has it, which is the mean."""
+    last_passes: int | None = None
+    """For similarity: pool the mean of the states after so many last passes; by default the last ones alone."""
+    sizes: tuple[int, ...] = ()
+    """For similarity: the first so many numbers of a vector are to tell by themselves too, such as 256 64."""
 
     dropout: float | None = None
-    """Of hidden states and attention while learning; by default as the model has it, 0.1 with --r-drop."""
+    """Of hidden states and attention while learning; by default as the model has it, 0.1 with --r-drop and simcse."""
     r_drop: float = 0.0
     """Read every batch twice and weigh the distance between the two answers so much; 1 is usual."""
     adversarial: Literal["none", "freelb", "smart"] = "none"
     """Learn to withstand noise on the word embeddings: with FreeLB the worst of it, with SMART to answer the same."""
     lora: int = 0
     """Train nothing of the encoder but low-rank changes of this rank, at every depth another one; 8 is usual."""
+    freeze_encoder: bool = False
+    """Train nothing of the encoder but its pooler: every text is read once, before the first epoch, which then take a
+    small part of the time; what is learned is less."""
     mixout: float = 0.0
     """At every step, see this share of the weights as they were before; 0.5 is usual."""
 
@@ -109,12 +132,12 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Strategies, Run):
+class Config(Strategies, _translating.Translating, Run):
     """All settings. Those of `Run` come first, as dataclasses count from the last base."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = [name for name in ("epochs", "length") if getattr(self, name) is not None]
+        given = [name for name in ("epochs", "length", "last_passes") if getattr(self, name) is not None]
         check_numbers(self, "batch_size", "seeds", *given)
         for name in ("patience", "lora", "search"):
             if getattr(self, name) < 0:
@@ -125,9 +148,15 @@ class Config(Strategies, Run):
                 raise ConfigError(f"{name}={value} must be at least 0 and below 1")
         if not 0 <= self.r_drop <= 100:
             raise ConfigError(f"r_drop={self.r_drop} must lie between 0 and 100; 1 is usual")
-        for name, task in OF_TASK.items():
-            if getattr(self, name) != getattr(Run, name) and self.task != task:
-                raise ConfigError(f"{name} is for --task {task}, and this is {self.task}; leave it out")
+        for name, tasks in OF_TASK.items():
+            if getattr(self, name) != getattr(Config, name) and self.task not in tasks:
+                raise ConfigError(f"{name} is for --task {' or '.join(tasks)}, and this is {self.task}; leave it out")
+        if self.freeze_encoder and (self.lora or self.mixout or self.unfreeze_steps or self.adversarial != "none"):
+            raise ConfigError(
+                "freeze_encoder leaves nothing for lora, mixout, unfreeze_steps or adversarial; choose one"
+            )
+        if self.task == "translate" and self.adversarial != "none":
+            raise ConfigError("adversarial is for tasks that read alone, and this is translate; use --r-drop")
         heads = HEADS_OF.get(self.task, ("linear",))
         if self.head not in heads:
             raise ConfigError(
@@ -143,6 +172,10 @@ class Config(Strategies, Run):
             raise ConfigError(
                 "r_drop and freelb each read a batch several times; use one of them, or smart with r_drop"
             )
+        if self.sizes and min(self.sizes) < 1:
+            raise ConfigError(f"sizes={min(self.sizes)} must be at least 1")
+        if (self.last_passes or 1) > 1 and self.adversarial != "none":
+            raise ConfigError("adversarial noise is learned with the last states alone; leave --last-passes out")
         if self.bounds == "view":
             raise ConfigError("bounds=view would save a model that is not what was trained; use --bounds project")
 

@@ -25,7 +25,7 @@ from litebert.builtin import DEFAULT
 from litebert.errors import ConfigError
 from litebert.files import write_json
 from litebert.recipes._compressing import TIMED_TOKENS, check_test, examples_of, milliseconds, scores_of
-from litebert.recipes._shared import make_console, refuse_overwrite, write_run
+from litebert.recipes._shared import make_console, refuse_overwrite, working, write_run
 
 if TYPE_CHECKING:
     from litebert.predict import Model
@@ -80,14 +80,18 @@ def run(config: Config) -> None:
             "this CPU has no instructions for eight bits (AVX-512 VNNI or AMX; with a C++ compiler AVX-VNNI will do); "
             "quantize on one that has, or use --to bf16"
         )
-    model = load(config.model, engine="torch")
+    console = make_console()
+    with working(console, f"loading {config.model}"):
+        model = load(config.model, engine="torch")
     if model.int8 is not None:
         raise ConfigError(f"{config.model} is in eight bits already; give the model that it was made from")
     check_test(model, config.test, config.columns)
     examples = [] if config.data is None else examples_of(model, config.data, config.columns, 2 * MOST)
     learned, others = examples[::2], examples[1::2]
-    console = make_console()
-    with counting(console, f"reading {len(examples):,} texts", len(examples)) as bar:
+    title = f"making {config.to}" + (f", reading {len(examples):,} texts" if examples else "")
+    if not console.is_terminal:
+        console.print(title, highlight=False, markup=False)
+    with counting(console, title, len(examples) or None) as bar:
         advance = lambda count: bar.advance(bar.task_ids[0], count)  # noqa: E731
         if config.to == "bf16":
             model.save(config.out, half=True)
@@ -102,7 +106,8 @@ def run(config: Config) -> None:
     if config.test is not None:
         metric, (was, now) = scores_of([model, small], config.test, config.columns)
         scores = was, now
-    before, after = milliseconds([model, small])
+    with working(console, f"timing both on {TIMED_TOKENS} tokens"):
+        before, after = milliseconds([model, small])
     found = Figures((weighs[0], weighs[1]), (before, after), off, metric, scores)
     write_json(config.out / "quantize.json", asdict(found))
     _print(config, found)

@@ -87,6 +87,31 @@ class Reranked(Answer):
     usage: dict[str, int | None]
 
 
+class TeiRanked(Answer):
+    index: int
+    score: float
+    text: str | None = None
+
+
+class TeiToken(Answer):
+    id: int
+    text: str
+    special: bool
+    start: int | None = Field(description="The first character of the text that it stands for.")
+    stop: int | None = Field(description="The one after the last.")
+
+
+class TeiInfo(Answer):
+    model_id: str
+    model_dtype: str
+    max_concurrent_requests: int
+    max_input_length: int
+    max_batch_tokens: int
+    max_client_batch_size: int
+    auto_truncate: bool
+    version: str
+
+
 class ByDepth(Answer):
     depth: int
     answer: dict[str, Any]

@@ -16,12 +16,14 @@ from starlette.staticfiles import StaticFiles
 
 from litebert import __version__
 from litebert.errors import LitebertError
-from litebert.serve import answers, endpoints, job_endpoints
+from litebert.serve import answers, endpoints, job_endpoints, tei_endpoints
 from litebert.serve.batcher import Full
 from litebert.serve.gate import FAILED, Access, Gate, State
 from litebert.serve.limits import Limits, Refused
 from litebert.serve.metrics import Metrics
+from litebert.serve.registry import Served
 from litebert.serve.service import Service
+from litebert.serve.wording import in_words
 
 PAGE = Path(__file__).parent / "page"
 DESCRIPTION = "Models of litebert over HTTP. Errors have the form that openai's clients read."
@@ -60,6 +62,7 @@ def build(make_service: Callable[[], Service], limits: Limits, access: Access, s
     _add_status(app, state, metrics)
     app.include_router(endpoints.router)
     app.include_router(job_endpoints.router)
+    app.include_router(tei_endpoints.router)
     _add_pages(app)
     return Gate(app, limits, access, state)
 
@@ -79,16 +82,15 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part != "body")[:200]
-        message = f"{where}: {first['msg']}; see /docs" if where else f"{first['msg']}; see /docs"
+        message, where = in_words(error.errors()[0])
         if "json" not in request.headers.get("content-type", ""):
             message = "the body is not said to be JSON; send it with the header Content-Type: application/json"
-        return _told(Refused(400, message, param=where or None))
+        return _told(Refused(400, message, param=where))
 
     @app.exception_handler(HTTPException)
     async def plain(request: Request, error: HTTPException) -> Response:
-        known = {404: "there is nothing at this address; see /docs", 405: "this address takes another method"}
+        known = {400: "the body cannot be read; send JSON in UTF-8", 404: "there is nothing at this address; see /docs",
+                 405: "this address takes another method; see /docs"}  # fmt: skip
         found = _told(Refused(error.status_code, known.get(error.status_code, str(error.detail))))
         found.headers.update(error.headers or {})
         return found
@@ -124,6 +126,12 @@ def _add_status(app: FastAPI, state: State, metrics: Metrics) -> None:
         """The models, as OpenAI's clients list them, and what each can do."""
         served = request.app.state.service.registry
         return {"object": "list", "data": [one.record() for one in served]}
+
+    @app.get("/v1/models/{model}", response_model=answers.ModelRecord, tags=["OpenAI"])
+    async def model(model: str, request: Request) -> dict[str, Any]:
+        """One of them, or one that was taught here."""
+        found: Served = await request.app.state.service.find(model)
+        return found.record()
 
 
 def _add_pages(app: FastAPI) -> None:

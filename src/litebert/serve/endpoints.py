@@ -9,11 +9,12 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 from pydantic_core import to_json
 
+from litebert.model.sentences import unit
 from litebert.predict import Model
 from litebert.serve import answers, schema
 from litebert.serve.inside import MOST_TOKENS, look_inside
 from litebert.serve.limits import Refused, check_count, check_lengths, check_texts
-from litebert.serve.registry import Served, dimensions_of
+from litebert.serve.registry import Served
 from litebert.serve.service import Service
 from litebert.tasks import Classify, Regress
 
@@ -71,6 +72,14 @@ async def tag(given: schema.TextsRequest, request: Request) -> Response:
     return await _for_texts(service, served, given.all_texts)
 
 
+@router.post("/translate", response_model=answers.Predicted, tags=["tasks"])
+async def translate(given: schema.TextsRequest, request: Request) -> Response:
+    """Texts in the other language; long ones are cut into sentences."""
+    service = service_of(request)
+    served = service.registry.for_task(given.model, "translate", ("translate",))
+    return await _for_texts(service, served, given.all_texts)
+
+
 @router.post("/classify", response_model=answers.Predicted, tags=["tasks"])
 async def classify(given: schema.TextsRequest, request: Request) -> Response:
     """The class of texts, their labels, or their number, as the model was taught."""
@@ -100,14 +109,9 @@ async def similarity(given: schema.SimilarityRequest, request: Request) -> Respo
 async def embeddings(given: schema.EmbeddingsRequest, request: Request) -> Response:
     """As OpenAI's, with `litebert`'s vectors."""
     service = service_of(request)
-    texts = _texts_of(given.input)
-    if isinstance(texts[0], str):
-        check_texts(texts, service.limits, "input")
-    elif len(texts) > service.limits.texts or max(map(len, texts)) > service.limits.characters:
-        raise Refused(400, f"input: give 1 to {service.limits.texts:,} lists of tokens", param="input")
     served = service.registry.for_vectors(given.model)
-    vectors, tokens = await service.engine.vectors(served.model, texts)
-    vectors = _shortened(vectors, given.dimensions, served.model)
+    vectors, tokens = await service.engine.vectors(served.model, texts_of(service, given.input, "input"))
+    vectors = unit(shortened(vectors, given.dimensions, served.model))
     coded = await service.engine.aside(_coded, vectors, given.encoding_format)
     data = [{"object": "embedding", "index": number, "embedding": one} for number, one in enumerate(coded)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
@@ -118,15 +122,7 @@ async def embeddings(given: schema.EmbeddingsRequest, request: Request) -> Respo
 async def rerank(given: schema.RerankRequest, request: Request) -> Response:
     """Documents by how well they suit a query: by a model of pairs where one is named, else by cosines of vectors."""
     service = service_of(request)
-    check_texts([given.query, *given.documents], service.limits, "documents", service.limits.texts + 1)
-    served = service.registry.for_vectors(given.model)
-    if (task := served.model.task) is not None and getattr(task, "pairs", None) and is_grading(served.model):
-        pairs = [[given.query, document] for document in given.documents]
-        found = await service.engine.answers(served.model, pairs)
-        scores, tokens = [grade_of(task, answer) for answer in found], None
-    else:
-        vectors, tokens = await service.engine.vectors(served.model, [given.query, *given.documents])
-        scores = (unit(vectors[1:]) @ unit(vectors[:1])[0]).tolist()
+    served, scores, tokens = await suited(service, given.model, given.query, given.documents, "documents")
     order = sorted(range(len(scores)), key=lambda place: -scores[place])[: given.top_n]
     results = [
         {"index": place, "relevance_score": scores[place]}
@@ -134,6 +130,19 @@ async def rerank(given: schema.RerankRequest, request: Request) -> Response:
         for place in order
     ]
     return await as_json(service, {"model": served.name, "results": results, "usage": {"total_tokens": tokens}})
+
+
+async def suited(
+    service: Service, model: str | None, query: str, documents: list[str], param: str
+) -> tuple[Served, list[float], int | None]:
+    """By whom, how well each document suits the query, and how many tokens were read, where that is known."""
+    check_texts([query, *documents], service.limits, param, service.limits.texts + 1)
+    served = service.registry.for_vectors(model)
+    if (task := served.model.task) is not None and getattr(task, "pairs", None) and is_grading(served.model):
+        found = await service.engine.answers(served.model, [[query, document] for document in documents])
+        return served, [grade_of(task, answer) for answer in found], None
+    vectors, tokens = await service.engine.vectors(served.model, [query, *documents])
+    return served, (unit(vectors[1:]) @ unit(vectors[:1])[0]).tolist(), tokens
 
 
 @router.post("/inside", response_model=answers.Inside, tags=["tasks"])
@@ -176,26 +185,24 @@ def _present(answer: dict[str, Any] | None, param: str) -> dict[str, Any]:
     return answer
 
 
-def _texts_of(given: Any) -> list[Any]:
+def texts_of(service: Service, given: Any, param: str) -> list[Any]:
     """Of one text or several, as strings or as tokens."""
     texts = [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else given
     if not texts or not all(texts):
-        raise Refused(400, "input: is empty, or a text of it; give something to make a vector of", param="input")
+        raise Refused(400, f"{param}: is empty, or a text of it; give something to make a vector of", param=param)
+    if isinstance(texts[0], str):
+        check_texts(texts, service.limits, param)
+    elif len(texts) > service.limits.texts or max(map(len, texts)) > service.limits.characters:
+        raise Refused(400, f"{param}: give 1 to {service.limits.texts:,} lists of tokens", param=param)
     return list(texts)
 
 
-def _shortened(vectors: np.ndarray, dimensions: int | None, model: Model) -> np.ndarray:
-    """Of length 1, as OpenAI's are, and of the first numbers alone where fewer are asked for."""
+def shortened(vectors: np.ndarray, dimensions: int | None, model: Model) -> np.ndarray:
+    """Of the first numbers alone, where fewer are asked for."""
     if dimensions is not None and dimensions > vectors.shape[1]:
-        most = dimensions_of(model)
-        raise Refused(400, f"dimensions={dimensions} is more than the {most} of this model", param="dimensions")
-    return unit(vectors[:, :dimensions])
-
-
-def unit(vectors: np.ndarray) -> np.ndarray:
-    """Each of length 1."""
-    found: np.ndarray = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
-    return found
+        most = model.dimensions
+        raise Refused(400, f"dimensions={dimensions} is more than this model has; give 1 to {most}", param="dimensions")
+    return vectors[:, :dimensions]
 
 
 def _coded(vectors: np.ndarray, encoding: str) -> list[Any]:

@@ -85,7 +85,7 @@ class Engine:
                 raise Refused(400, "passes: an adapted model reads at depths of its own choice; leave it out")
             if passes > model.config.num_hidden_layers:
                 most = model.config.num_hidden_layers
-                raise Refused(400, f"passes={passes} is more than the {most} of this model", param="passes")
+                raise Refused(400, f"passes={passes} is more than this model makes; give 1 to {most}", param="passes")
             model.encoder.checked_depth(passes)
         task = self._task(model, top)
         records, examples = await self.aside(self._read, model, task, inputs)
@@ -143,6 +143,6 @@ def _of_ids(model: Model, ids: Sequence[int]) -> Tokens:
     tokenizer, size = model.tokenizer, model.tokenizer.vocab_size
     wrong = next((number for number in ids if not 0 <= number < size), None)
     if wrong is not None:
-        raise Refused(400, f"input: {wrong} is no token of this model, which has {size:,}", param="input")
+        raise Refused(400, f"input: {wrong} is no token of this model; give 0 to {size - 1}, or texts", param="input")
     inner = [number for number in ids if number not in (tokenizer.cls_id, tokenizer.sep_id)]
     return windows_of(inner[: model.max_length - 2], None, tokenizer, model.max_length)[0]

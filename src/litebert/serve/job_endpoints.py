@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import FileResponse
 from starlette.background import BackgroundTask
 
+from litebert.model.sentences import unit
+from litebert.predict.nearest import hits_among
 from litebert.serve import answers, schema
-from litebert.serve.endpoints import as_json, service_of, unit
+from litebert.serve.endpoints import as_json, service_of
 from litebert.serve.jobs import Listed, told_of
 from litebert.serve.limits import Refused, check_texts
 from litebert.serve.service import Service, Taught
@@ -97,7 +100,7 @@ async def search(given: schema.SearchRequest, request: Request, id: str = ID) ->
     found = await service.engine.aside(service.lists.get, id)
     model = service.registry.get(found.model).model
     vectors, _ = await service.engine.vectors(model, given.all_queries)
-    results = await service.engine.aside(_nearest, found, unit(vectors), given.top)
+    results = await service.engine.aside(_nearest, found, vectors, given.top)
     return await as_json(service, {"id": id, "results": results})
 
 
@@ -136,9 +139,4 @@ def _examples(service: Service, examples: list[schema.Example], before: int) -> 
 
 
 def _nearest(found: Listed, queries: np.ndarray, top: int) -> list[list[dict[str, Any]]]:
-    scores = queries @ found.vectors.T  # (queries, N)
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :top]
-    return [
-        [{"index": int(place), "text": found.texts[place], "score": float(row[place])} for place in best]
-        for row, best in zip(scores, order, strict=True)
-    ]
+    return [[asdict(hit) for hit in hits] for hits in hits_among(queries, found.vectors, found.texts, top)]

@@ -15,12 +15,12 @@ from litebert.files import check_hashes
 from litebert.predict import Adapted, Model
 from litebert.predict.loading import Engine, load_beside
 from litebert.serve.limits import Refused
-from litebert.tasks.mask import Mask
+from litebert.tasks import Mask, Similarity
 
 NAME = re.compile(r"[\w][\w.-]{0,99}")
 OWN_ENDPOINTS = {
     "classify": "/classify", "few-shot": "/classify", "multilabel": "/classify", "regress": "/classify", "tag": "/tag",
-    "answer": "/answer", "mask": "/fill-mask",
+    "answer": "/answer", "translate": "/translate", "mask": "/fill-mask",
 }  # fmt: skip
 """Of tasks that have one beside /predict."""
 OF_ENCODERS = ("/v1/embeddings", "/v1/rerank", "/similarity", "/search", "/adapt", "/inside")
@@ -54,14 +54,9 @@ class Served:
         return {
             "id": self.name, "object": "model", "created": self.created, "owned_by": "litebert", "task": self.task,
             "labels": self.labels, "max_length": self.model.max_length, "passes": self.model.passes,
-            "dimensions": dimensions_of(self.model), "int8": self.model.answers_in_int8,
+            "dimensions": self.model.dimensions, "int8": self.model.answers_in_int8,
             "adapted": isinstance(self.model, Adapted), "endpoints": self.endpoints,
         }  # fmt: skip
-
-
-def dimensions_of(model: Model) -> int:
-    """Of its vectors."""
-    return model.config.hidden_size if model.after is None else len(model.after.bias)
 
 
 class Registry:
@@ -126,11 +121,14 @@ class Registry:
         return self.for_task(name, "fill masks", (Mask.name,))
 
     def for_vectors(self, name: str | None) -> Served:
-        """All have an encoder; by default one that was not taught a task, whose vectors are best."""
+        """All have an encoder; by default one that was taught similarity, else one that was not taught a task."""
         if name is not None:
             return self.get(name)
         all_of_them = list(self)
-        return next((served for served in all_of_them if served.task in (None, Mask.name)), all_of_them[0])
+        for wanted in ((Similarity.name,), (None, Mask.name)):
+            if suitable := [served for served in all_of_them if served.task in wanted]:
+                return suitable[0]
+        return all_of_them[0]
 
 
 def name_of(given: str) -> tuple[str, str]:

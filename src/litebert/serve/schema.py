@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from litebert.serve.wording import either
+
 Text = str
 ModelName = Field(default=None, max_length=200, description="Of /v1/models; by default the first that can.")
+Input = Annotated[
+    str | list[str] | dict[str, JsonValue], either("must be a text, a list of texts, or an object of the task's fields")
+]
+Embeddable = Annotated[
+    str | list[str] | list[int] | list[list[int]],
+    either("must be a text, a list of texts, a list of token numbers, or a list of such lists"),
+]
 TOP = 100
 MOST_PASSES = 1000
 
@@ -17,7 +26,7 @@ class Request(BaseModel):
 
 
 class PredictRequest(Request):
-    inputs: list[str | list[str] | dict[str, JsonValue]] = Field(
+    inputs: list[Input] = Field(
         min_length=1, description="Records as `litebert predict` reads them: a text, a pair, or an object."
     )
     passes: int | None = Field(default=None, ge=1, le=MOST_PASSES, description="Passes to run instead of all.")
@@ -69,12 +78,16 @@ class SimilarityRequest(Request):
         return self
 
 
-class EmbeddingsRequest(BaseModel):
-    """OpenAI's; what we do not know is ignored, as its clients may send more."""
+class ForeignRequest(BaseModel):
+    """Of others' clients: what we do not know is ignored, as they may send more."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    input: str | list[str] | list[int] | list[list[int]]
+
+class EmbeddingsRequest(ForeignRequest):
+    """OpenAI's."""
+
+    input: Embeddable
     model: str | None = ModelName
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(default=None, ge=1, le=1 << 16)
@@ -87,6 +100,30 @@ class RerankRequest(Request):
     model: str | None = ModelName
     top_n: int | None = Field(default=None, ge=1, le=1 << 16)
     return_documents: bool = False
+
+
+class TeiEmbedRequest(ForeignRequest):
+    """text-embeddings-inference's."""
+
+    inputs: Embeddable
+    normalize: bool = True
+    truncate: bool | None = Field(default=None, description="false: refuse texts that are too long; else they are cut.")
+    dimensions: int | None = Field(default=None, ge=1, le=1 << 16)
+
+
+class TeiRerankRequest(ForeignRequest):
+    """text-embeddings-inference's."""
+
+    query: Text = Field(min_length=1)
+    texts: list[Text] = Field(min_length=1)
+    return_text: bool = False
+
+
+class TeiTokenizeRequest(ForeignRequest):
+    """text-embeddings-inference's."""
+
+    inputs: Annotated[str | list[str], either("must be a text, or a list of texts")]
+    add_special_tokens: bool = True
 
 
 class Example(Request):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from litebert.data.batches import Batch, Example
 from litebert.data.labelled import Source, read_rows
 from litebert.model import Albert, AlbertConfig, Encoder, HeadKind
+from litebert.model.sentences import SentenceHead, pooled
 from litebert.tokenizer import Tokenizer
 
 Input = TypeVar("Input")
@@ -51,6 +52,8 @@ class Task(ABC, Generic[Input, Output]):
     """The values of transformers' `problem_type` that mean this task, where several share a class."""
     head_name: ClassVar[str]
     """Where its head stands in `Albert.heads`."""
+    head_rate: ClassVar[float] = 1.0
+    """How many times as fast as the encoder its head learns."""
 
     @classmethod
     @abstractmethod
@@ -65,6 +68,16 @@ class Task(ABC, Generic[Input, Output]):
         """What it must say for us alone; JSON."""
         return {}
 
+    def save_beside(self, folder: Path) -> None:
+        """Write what no config.json can hold into the folder of a model."""
+
+    def load_beside(self, folder: Path) -> None:
+        """Read it again."""
+
+    def read_depths(self, config: AlbertConfig) -> tuple[int, ...]:
+        """After which passes its head reads the hidden states."""
+        return (config.num_hidden_layers,)
+
     @abstractmethod
     def head(self, config: AlbertConfig) -> nn.Module:
         """A new head, untrained."""
@@ -76,6 +89,11 @@ class Task(ABC, Generic[Input, Output]):
     def items_of(self, path: Path, source: Source) -> Iterator[tuple[str, Any]]:
         """Where it stands and what it is, for all that a file asks, labelled or not; `parse` makes records of it."""
         return ((row.where, row.values) for row in read_rows(path, source))
+
+    @classmethod
+    def files_of(cls, path: Path, source: Source) -> list[Path]:
+        """All that is read where this file is given."""
+        return [path]
 
     @abstractmethod
     def features(self, inputs: Sequence[Input], tokenizer: Tokenizer, max_length: int) -> list[Example]:
@@ -95,6 +113,21 @@ class TrainableTask(Task[Input, Output]):
 
     metric: ClassVar[str]
     """The name of the metric that decides between models; more of it is better."""
+    least_epochs: ClassVar[int] = 3
+    """Times to go through many examples, where nobody says."""
+
+    @property
+    def needs_dropout(self) -> bool:
+        """Does it learn from two readings that dropout makes different?"""
+        return False
+
+    def metric_for(self, inputs: Sequence[Input]) -> str:
+        """The metric that decides, where it depends on what is known of these records."""
+        return self.metric
+
+    def first_head(self, config: AlbertConfig, before: Mapping[str, nn.Module]) -> nn.Module:
+        """The head that learns, as it is before the first step; `before` are those that the model has."""
+        return self.head(config)
 
     @classmethod
     @abstractmethod
@@ -120,6 +153,10 @@ class TrainableTask(Task[Input, Output]):
     @abstractmethod
     def metrics(self, inputs: Sequence[Input], outputs: Sequence[Output]) -> dict[str, float]:
         """How right the answers are; `metric` is among them."""
+
+    def signatures(self) -> dict[str, str]:
+        """How metrics that others compute too were computed, for those who compare."""
+        return {}
 
     def by_label(self, inputs: Sequence[Input], outputs: Sequence[Output]) -> dict[str, dict[str, float]]:
         """For tasks with labels, how right the answers are for each of them."""
@@ -168,6 +205,9 @@ class TrainableTask(Task[Input, Output]):
 
 def hidden_of(encoder: Encoder, batch: Batch, rows: Tensor | None = None) -> Tensor:  # (S, L, H), or (R, H)
     """The hidden states of a batch, 0 where there is padding; or those of some of its S * L tokens."""
+    if batch.states is not None:
+        last = batch.states[:, :, -1].to(encoder.word_embeddings.weight.dtype)  # (S, L, H)
+        return last if rows is None else last.flatten(0, 1).index_select(0, rows)
     given: dict[str, Any] = {"attention_mask": batch.attention_mask, "token_type_ids": batch.token_type_ids,
                              "rows": rows, "tokens": batch.tokens}  # fmt: skip
     if batch.noise is None:
@@ -175,11 +215,37 @@ def hidden_of(encoder: Encoder, batch: Batch, rows: Tensor | None = None) -> Ten
     return encoder(inputs_embeds=encoder.word_embeddings(batch.input_ids) + batch.noise, **given)
 
 
+def states_of(encoder: Encoder, batch: Batch, depths: Sequence[int]) -> Tensor:  # (S, L, P, H)
+    """The hidden states of a batch after each of these numbers of passes; what stands in the padding means nothing."""
+    if batch.states is not None:
+        return batch.states
+    found = encoder.after_passes(depths, batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    return torch.stack(found, dim=-2)
+
+
 def pooled_of(encoder: Encoder, batch: Batch) -> Tensor:  # (S, H)
     """The pooled vectors of a batch."""
     sequences, columns = batch.input_ids.shape
     first = columns * torch.arange(sequences, device=batch.input_ids.device)
     return encoder.pool(hidden_of(encoder, batch, first))
+
+
+def vectors_of(model: Albert, batch: Batch, head_name: str = SentenceHead.name) -> Tensor:  # (S, D)
+    """A vector for each sequence of a batch, as the model's head for them says; without one, the mean of its tokens."""
+    if head_name not in model.heads:
+        return pooled(hidden_of(model.encoder, batch), batch.input_ids, batch.real)
+    head: Any = model.heads[head_name]
+    return head(_states_of(model.encoder, batch, head.passes), batch.input_ids, batch.real)
+
+
+def _states_of(encoder: Encoder, batch: Batch, passes: int) -> Tensor:  # (S, L, H)
+    """The mean of the hidden states after so many last passes."""
+    if passes == 1:
+        return hidden_of(encoder, batch)
+    last = encoder.checked_depth(encoder.depth)
+    depths = range(max(1, last + 1 - passes), last + 1)
+    found = encoder.after_passes(depths, batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    return torch.stack(found).mean(0)
 
 
 def mean_by_owner(scores: Tensor, batch: Batch) -> Tensor:  # (S, ...) -> (B, ...)

@@ -202,8 +202,8 @@ def read_events(out: Path) -> list[Event]:
 
 
 @contextmanager
-def counting(console: Console, title: str, total: int) -> Iterator[Progress]:
-    """A plain progress bar over bytes of files, or sequences to read."""
+def counting(console: Console, title: str, total: int | None) -> Iterator[Progress]:
+    """A plain progress bar over bytes of files, or sequences to read; None: nobody knows how many."""
     with _progress(console, TextColumn("{task.percentage:>3.0f}%")) as progress:
         progress.add_task(title, total=total)
         yield progress

@@ -22,7 +22,7 @@ from litebert.model.few_shot import mean_of
 from litebert.predict import Model
 from litebert.predict.adapted import shell
 from litebert.predict.sides import frequency_of
-from litebert.tasks.base import hidden_of
+from litebert.tasks._similar_losses import contrast as supervised
 from litebert.tasks.few_shot import FewShot
 from litebert.tasks.text import TextInput
 from litebert.train.guard import Guard
@@ -34,12 +34,12 @@ TunedTier = Literal["fast", "full"]
 BATCH = 64
 TOGETHER = 4
 """Texts of a class in a batch, at least, where there are so many."""
-LEAST_STEPS, EPOCHS = 40, 10
+LEAST_STEPS, EPOCHS = 40, 5
 TEMPERATURE = 0.1
 LENGTH = 128
 """Tokens that are learned from; longer texts are cut."""
-UPPER = 1 / 3
-"""Of the passes learn in tier fast; what the others say is kept."""
+UPPER = 1 / 2
+"""Of the passes that are read learn in tier fast; what the others say is kept."""
 RANK = 8
 RATES: dict[TunedTier, float] = {"fast": 3e-3, "full": 2e-4}
 
@@ -48,11 +48,17 @@ def steps_for(examples: int) -> int:
     return max(LEAST_STEPS, EPOCHS * math.ceil(examples / BATCH))
 
 
+def learning_passes(tier: TunedTier, depth: int) -> int:
+    """Of the first `depth`, how many learn: the last ones of them."""
+    return depth if tier == "full" else max(1, round(depth * UPPER))
+
+
 def tune(
     base: Model,
     records: Sequence[TextInput],
     owners: np.ndarray,
     tier: TunedTier,
+    depth: int,
     *,
     steps: int | None = None,
     hooks: Sequence[Hook] = (),
@@ -60,13 +66,14 @@ def tune(
 ) -> tuple[Model, DepthAdapters | None]:
     """The model for these texts of these classes, and what changes it; the given one stays as it is.
 
-    Tier fast learns low-rank changes of the last passes; the model is the given one. Tier full learns a copy.
+    What is brought together are the means after `depth` passes. Tier fast learns low-rank changes of the last of these;
+    the model is the given one. Tier full learns a copy.
     """
     steps = steps or steps_for(len(records))
     devices = [base.device] if base.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
-        lesson = _Lesson(base, records)
+        lesson = _Lesson(base, records, depth)
         adapters = _adapters(base) if tier == "fast" else None
         model, vectors = (base, lesson.from_kept(adapters)) if adapters is not None else lesson.from_copy()
         learner: nn.Module = model.encoder if adapters is None else adapters
@@ -99,22 +106,15 @@ def batch_at(owners: np.ndarray, seed: int, step: int) -> np.ndarray:
 
 
 def contrast(vectors: Tensor, owners: Tensor) -> Tensor:  # (B, H), (B,)
-    """How unlikely it is to meet a text of one's own class when others are chosen by how alike they look. What all
-    have in common does not count."""
-    unit = F.normalize(vectors - vectors.mean(0), dim=1)
-    itself = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
-    likely = (unit @ unit.T / TEMPERATURE).masked_fill(itself, -torch.inf).log_softmax(1)
-    same = (owners[:, None] == owners) & ~itself
-    counts = same.sum(1)
-    found = -likely.where(same, 0.0).sum(1) / counts.clamp(min=1)
-    return found.sum() / (counts > 0).sum().clamp(min=1)
+    """Supervised contrast, in which what all have in common does not count."""
+    return supervised(F.normalize(vectors - vectors.mean(0), dim=1), owners, TEMPERATURE)
 
 
 class _Lesson:
     """Texts as they are learned from: the beginning of each."""
 
-    def __init__(self, base: Model, records: Sequence[TextInput]) -> None:
-        self.base = base
+    def __init__(self, base: Model, records: Sequence[TextInput], depth: int) -> None:
+        self.base, self.depth = base, depth
         task = FewShot(["no", "class"], pairs=None)
         windows = task.features(records, base.tokenizer, min(LENGTH, base.max_length))
         self.examples = [Example(example.sequences[:1]) for example in windows]
@@ -128,14 +128,13 @@ class _Lesson:
         """Vectors, (B, H), from what is kept of the lower passes, which do not learn."""
         encoder = shell(self.base, adapters).encoder
         adapters.requires_grad_(True)
-        layers = self.base.config.num_hidden_layers
-        below = layers - max(1, round(layers * UPPER))
+        below = self.depth - learning_passes("fast", self.depth)
         kept = self._after(below)
 
         def vectors(chosen: np.ndarray) -> Tensor:
             batch = self.batch(chosen)
             states = pad_sequence([kept[number] for number in chosen], batch_first=True)
-            last = encoder.onwards(states, batch.real, below)
+            last = encoder.onwards(states, batch.real, below, self.depth)
             return mean_of(last, self.frequency[batch.input_ids], batch.real)
 
         return vectors
@@ -161,7 +160,9 @@ class _Lesson:
 
         def vectors(chosen: np.ndarray) -> Tensor:
             batch = self.batch(chosen)
-            return mean_of(hidden_of(albert.encoder, batch), self.frequency[batch.input_ids], batch.real)
+            given = batch.input_ids, batch.real, batch.token_type_ids
+            states = albert.encoder.after_passes([self.depth], *given)[0]
+            return mean_of(states, self.frequency[batch.input_ids], batch.real)
 
         return model, vectors
 

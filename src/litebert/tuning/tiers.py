@@ -24,11 +24,11 @@ from litebert.predict import Adapted, Model
 from litebert.predict import adapt as adapt_instantly
 from litebert.predict.adapted import MOST_UNLABELLED, SHOWN, evenly, solved
 from litebert.predict.given import Evidence, Given, Tier, Tuning
-from litebert.predict.sides import Around, readable
+from litebert.predict.sides import Around, readable, usual_depth
 from litebert.tasks.evidence import best_scale, halves, losses_of
 from litebert.tasks.few_shot import familiarity
 from litebert.tasks.text import TextInput
-from litebert.tuning.contrast import BATCH, UPPER, TunedTier, batch_at, steps_for, tune
+from litebert.tuning.contrast import BATCH, TunedTier, batch_at, learning_passes, steps_for, tune
 
 Begin = Callable[[str, int], Callable[[], None]]
 TIERS: tuple[TunedTier, ...] = ("fast", "full")
@@ -36,8 +36,8 @@ FEWEST = 4
 """Examples per class, on average, below which half of them are too few to tune on."""
 READINGS = 4
 """How often all examples are read for a tier: both ways by halves, tuned and not, at the end, and for what is kept."""
-WORK = {"fast": 3 * UPPER, "full": 3.0}
-"""Of a step, in readings of its texts: forward and backward."""
+WORK = 3
+"""Of a pass that learns, in passes that are read: forward and backward."""
 HOPE = 8
 """A GPU may be so much faster at steps than a handful of texts, for which it mostly waits, lets one think."""
 
@@ -176,13 +176,15 @@ class _Contest:
         """That a tier takes: by two steps, of which the second counts, since the first also warms up."""
         total, reading = len(self.classes), self.instant.evidence.seconds
         steps = steps_for(total) + 2 * steps_for(total // 2)
-        guess = reading * (steps * min(BATCH, total) / total * WORK[tier] + READINGS)
+        depth = self._depth(self.instant.evidence)
+        work = WORK * learning_passes(tier, depth) / self.base.config.num_hidden_layers
+        guess = reading * (steps * min(BATCH, total) / total * work + READINGS)
         if guess > HOPE * left:
             return guess
         taken: list[float] = []
         some = batch_at(self.classes, 0, 0)
         tune(
-            self.base, [self.given.records[number] for number in some], self.classes[some], tier, steps=2,
+            self.base, [self.given.records[number] for number in some], self.classes[some], tier, depth, steps=2,
             hooks=[lambda step: taken.append(step.seconds)],
         )  # fmt: skip
         return taken[-1] * steps + reading * READINGS
@@ -212,12 +214,14 @@ class _Contest:
         return Asked(numbers, np.concatenate(scores) * scale, scale, np.concatenate(familiar), truth)
 
     def _tuned(self, tier: TunedTier, given: Given, before: Evidence, asked: Asked | None = None) -> Adapted:
-        """Tuned on these examples, and looked at from the sides that were best before, and after the last pass."""
+        """Tuned on these examples, and looked at from the sides that were best before, and after the passes tuned: if
+        that was a side, it now counts twice."""
         names = readable(self.labels, before.label_names)
         records = [*given.records, *(TextInput(name) for name in names.values())]
         owners = np.concatenate([_classes(given, self.labels), np.array(list(names), dtype=int)])
-        model, adapters = tune(self.base, records, owners, tier, hooks=[lambda step: self.stepped()])
-        depths = tuple(sorted({*before.depths, self.base.config.num_hidden_layers}))
+        depth = self._depth(before)
+        model, adapters = tune(self.base, records, owners, tier, depth, hooks=[lambda step: self.stepped()])
+        depths = tuple(sorted([*before.depths, depth]))
         views: tuple[View, ...] = tuple(dict.fromkeys(("whole", *before.views)))  # what was tuned must be seen
         tuning = Tuning(tier, replace(before.sides, depths=depths, views=views), before.label_names, before.ridge)
         if asked is not None:
@@ -226,6 +230,11 @@ class _Contest:
                 mistakes=self._mistakes(asked), examples=len(given.records),
             )  # fmt: skip
         return solved(model, given, self.unlabelled if asked else (), tuning=tuning, adapters=adapters)
+
+    def _depth(self, before: Evidence) -> int:
+        """How many passes are tuned: as many as told best before, and no fewer than are usual. More would cost more to
+        learn, and each answer more to read, and tell no better (docs/log.md)."""
+        return max((usual_depth(self.base.config.num_hidden_layers), *before.depths))
 
     def _mistakes(self, asked: Asked) -> tuple[tuple[str, str, str], ...]:
         told = asked.scores.argmax(1)

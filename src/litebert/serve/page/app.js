@@ -14,9 +14,10 @@ import runs from "./tabs/runs.js";
 import similar from "./tabs/similar.js";
 import tag from "./tabs/tag.js";
 import teach from "./tabs/teach.js";
+import translate from "./tabs/translate.js";
 import { results, worker } from "./widgets.js";
 
-const TABS = [fillTab, classify, tag, answer, similar, teach, inside, runs];
+const TABS = [fillTab, classify, tag, answer, translate, similar, teach, inside, runs];
 const BEFORE_GAP = new Set(["similar", "teach"]); // tabs that end a group
 const sideways = matchMedia("(max-width: 859px)"); // where the tabs stand above, in a row
 

@@ -28,6 +28,10 @@ export const EXAMPLES = {
           "The museum in the old water mill is open on Sundays from ten to four. Visitors can watch the wheel turn, grind a handful of corn themselves and buy the flour in the shop downstairs.",
       },
     ],
+    translate: [
+      "A man in a red jacket is riding a bicycle down the street.",
+      "Two dogs are playing in the snow. A child is watching them from the window.",
+    ],
     similar: [
       "The cat sleeps on the sofa.\nA kitten is lying on the couch.\nA man is playing a guitar.\nSomeone plays music on an instrument.\nThe price of oil fell sharply.\nOil became much cheaper this week.",
       "It is raining heavily.\nHeavy rain is falling.\nShe won the tennis match.\nShe lost the tennis match.\nThe train was late again.\nOnce more the train came too late.",
@@ -81,6 +85,7 @@ export const EXAMPLES = {
           "柳河村在河湾旁边。村里最老的房子是水磨坊，由陈大山在1742年建造，为整个山谷磨面，直到铁路修通。1968年起它成了博物馆，每周日开放。",
       },
     ],
+    translate: ["一个穿红色外套的男人骑着自行车经过街道。", "两只狗在雪地里玩耍，一个孩子从窗户里看着它们。"],
     similar: [
       "猫在沙发上睡觉。\n一只小猫躺在沙发上。\n他在弹吉他。\n有人在演奏乐器。\n石油价格大幅下跌。\n这周石油便宜多了。",
     ],

@@ -7,6 +7,7 @@ const ENDPOINTS = {
   classify: "/classify",
   tag: "/tag",
   answer: "/answer",
+  translate: "/translate",
   similar: "/similarity",
   search: "/search",
   teach: "/adapt",

@@ -82,6 +82,17 @@ export const en = {
   answer_said: "Answer: {answer}, {share}.",
   answer_said_nothing: "The passage does not say, {share}.",
 
+  translate: "Translate",
+  translate_lede: "What does a text say in the other language that the model was taught?",
+  translate_ask: "Translate",
+  translate_text: "Text to translate",
+  translate_empty: "The translation appears here.",
+  translate_sure: "The model gave each piece of this a probability of {share} on the average.",
+  translate_unknown: "The model cannot read: {characters}",
+  translate_said: "Translation: {text}",
+  translate_none: "No translator is loaded yet",
+  translate_none_do: "Teach one from lines and their translations, train.en and train.de, then serve its folder:",
+
   similar: "Similarity and search",
   similar_lede: "Texts become vectors. Vectors that point the same way mean much the same.",
   similar_mode: "What to do",

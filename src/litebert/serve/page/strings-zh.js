@@ -82,6 +82,17 @@ export const zh = {
   answer_said: "答案：{answer}，{share}。",
   answer_said_nothing: "文章里没有说，{share}。",
 
+  translate: "翻译",
+  translate_lede: "这段文本用模型学过的另一种语言怎么说？",
+  translate_ask: "翻译",
+  translate_text: "要翻译的文本",
+  translate_empty: "译文会显示在这里。",
+  translate_sure: "模型给译文每个片段的平均概率为 {share}。",
+  translate_unknown: "模型不认识：{characters}",
+  translate_said: "译文：{text}",
+  translate_none: "还没有加载翻译模型",
+  translate_none_do: "用逐行对应的原文和译文（train.en 与 train.de）教一个，然后加载它的文件夹：",
+
   similar: "相似度与搜索",
   similar_lede: "文本会变成向量。方向相近的向量，意思也相近。",
   similar_mode: "做什么",

@@ -77,7 +77,7 @@ export function modelPicker(purpose, changed = () => {}) {
 }
 
 /** Buttons with example texts, in the language of the model. */
-export function exampleChips(purpose, shown, take) {
+function exampleChips(purpose, shown, take) {
   const node = el("div", { class: "chips", role: "group", label: "examples" });
   const update = (model) => {
     const examples = EXAMPLES[textLanguage(model)][purpose];
@@ -91,6 +91,28 @@ export function exampleChips(purpose, shown, take) {
     return examples;
   };
   return { node, update };
+}
+
+/**
+ * The models of a tab and their examples, of which the first stands in the fields until somebody writes there or asks,
+ * which the tab tells with `begin`. `take` puts an example into the fields, `shown` is what its button says.
+ */
+export function modelAndExamples(
+  purpose,
+  { inputs, submit, take = (text) => (inputs[0].value = text), shown = (example) => example },
+) {
+  let begun = false;
+  const begin = () => (begun = true);
+  const chips = exampleChips(purpose, shown, (example) => {
+    take(example);
+    submit();
+  });
+  const picker = modelPicker(purpose, (model) => {
+    const examples = chips.update(model);
+    if (!begun) take(examples[0]);
+  });
+  for (const input of inputs) input.addEventListener("input", begin);
+  return { chips, picker, begin };
 }
 
 /** Fields, examples and the button, in one card; Ctrl+Enter sends too. */

@@ -8,10 +8,9 @@ import {
   bars,
   composer,
   eitherModel,
-  exampleChips,
   field,
   heading,
-  modelPicker,
+  modelAndExamples,
   primary,
   results,
   worker,
@@ -59,26 +58,19 @@ export default {
     const ask = primary("answer_ask");
     const place = results("answer_empty");
     const work = worker(place, ask);
-    let begun = false;
     const take = (example) => {
       question.value = example.question;
       context.value = example.context;
     };
-    const chips = exampleChips(
-      "answer",
-      (example) => example.question,
-      (example) => {
-        take(example);
-        submit();
-      },
-    );
-    const picker = modelPicker("answer", (model) => {
-      const examples = chips.update(model);
-      if (!begun) take(examples[0]);
+    const { chips, picker, begin } = modelAndExamples("answer", {
+      inputs: [question, context],
+      submit,
+      take,
+      shown: (example) => example.question,
     });
 
     async function submit() {
-      begun = true;
+      begin();
       if (!question.value.trim()) return question.focus();
       if (!context.value.trim()) return context.focus();
       const asked = { question: question.value, context: context.value, model: picker.current().id };
@@ -113,7 +105,6 @@ export default {
       else announce("answer_said_nothing", { share: percent(answer.no_answer_probability) });
     }
 
-    for (const one of [question, context]) one.addEventListener("input", () => (begun = true));
     const card = composer({
       fields: [field("answer_question", question), field("answer_context", context)],
       chips: chips.node,

@@ -9,10 +9,9 @@ import {
   button,
   composer,
   eitherModel,
-  exampleChips,
   field,
   heading,
-  modelPicker,
+  modelAndExamples,
   primary,
   results,
   worker,
@@ -88,19 +87,7 @@ export default {
     const ask = primary("classify_ask");
     const place = results("classify_empty");
     const work = worker(place, ask);
-    let begun = false;
-    const chips = exampleChips(
-      "classify",
-      (text) => text,
-      (text) => {
-        input.value = text;
-        submit();
-      },
-    );
-    const picker = modelPicker("classify", (model) => {
-      const examples = chips.update(model);
-      if (!begun) input.value = examples[0];
-    });
+    const { chips, picker, begin } = modelAndExamples("classify", { inputs: [input], submit });
     const pairing = button("classify_add_second", "plus", {
       class: "ghost",
       on: { click: () => pair(secondField.hidden) },
@@ -113,7 +100,7 @@ export default {
     }
 
     async function submit() {
-      begun = true;
+      begin();
       if (!input.value.trim()) return input.focus();
       const item = secondField.hidden ? { text: input.value } : { text_a: input.value, text_b: second.value };
       const name = encodeURIComponent(picker.current().id);
@@ -127,9 +114,6 @@ export default {
         announce("classify_said", { label: (answer.labels ?? []).join(", "), share: answer.value?.toFixed(3) ?? "" });
     }
 
-    input.addEventListener("input", () => {
-      begun = true;
-    });
     const card = composer({
       fields: [field("classify_text", input), secondField],
       chips: chips.node,

@@ -9,10 +9,9 @@ import {
   button,
   composer,
   eitherModel,
-  exampleChips,
   field,
   heading,
-  modelPicker,
+  modelAndExamples,
   primary,
   results,
   worker,
@@ -45,20 +44,11 @@ export default {
     const place = results("fill_empty");
     const work = worker(place, ask);
     const history = [];
-    let begun = false;
-    const chips = exampleChips(
-      "fill",
-      (text) => text,
-      (text) => {
-        history.length = 0;
-        input.value = text;
-        submit();
-      },
-    );
-    const picker = modelPicker("fill", (model) => {
-      const examples = chips.update(model);
-      if (!begun) input.value = examples[0];
-    });
+    const startWith = (text) => {
+      history.length = 0;
+      input.value = text;
+    };
+    const { chips, picker, begin } = modelAndExamples("fill", { inputs: [input], submit, take: startWith });
     const undo = button("fill_undo", "again", {
       class: "ghost",
       disabled: true,
@@ -75,7 +65,7 @@ export default {
     });
 
     function insert() {
-      begun = true;
+      begin();
       input.setRangeText(MASK, input.selectionStart, input.selectionEnd, "end");
       input.focus();
     }
@@ -88,7 +78,7 @@ export default {
     }
 
     async function submit(current = 0) {
-      begun = true;
+      begin();
       undo.disabled = history.length === 0;
       const text = input.value;
       if (!text.trim()) return input.focus();
@@ -190,9 +180,6 @@ export default {
       });
     }
 
-    input.addEventListener("input", () => {
-      begun = true;
-    });
     const missing = absent("fill", "fill_none", "fill_none_do", ["litebert serve litebert-base-en runs/mine"]);
     panel.append(heading("fill"), card, place.node, eitherModel("fill", [card, place.node], missing));
   },

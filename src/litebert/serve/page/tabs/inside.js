@@ -8,10 +8,9 @@ import {
   area,
   composer,
   eitherModel,
-  exampleChips,
   field,
   heading,
-  modelPicker,
+  modelAndExamples,
   primary,
   results,
   worker,
@@ -87,23 +86,11 @@ export default {
     const ask = primary("inside_ask");
     const place = results("inside_empty");
     const work = worker(place, ask);
-    let begun = false;
     let squares = [];
-    const chips = exampleChips(
-      "inside",
-      (text) => text,
-      (text) => {
-        input.value = text;
-        submit();
-      },
-    );
-    const picker = modelPicker("inside", (model) => {
-      const examples = chips.update(model);
-      if (!begun) input.value = examples[0];
-    });
+    const { chips, picker, begin } = modelAndExamples("inside", { inputs: [input], submit });
 
     async function submit() {
-      begun = true;
+      begin();
       const text = input.value;
       if (!text.trim()) return input.focus();
       const found = await work((signal) => post("inside", { text, model: picker.current()?.id }, signal), submit);
@@ -199,7 +186,6 @@ export default {
       );
     }
 
-    input.addEventListener("input", () => (begun = true));
     document.addEventListener("theme", () => drawSquares(squares));
     const card = composer({
       fields: [field("inside_text", input)],

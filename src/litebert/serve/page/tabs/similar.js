@@ -9,11 +9,10 @@ import {
   bars,
   composer,
   eitherModel,
-  exampleChips,
   field,
   heading,
   hint,
-  modelPicker,
+  modelAndExamples,
   primary,
   results,
   worker,
@@ -93,22 +92,14 @@ function compare() {
   const ask = primary("similar_ask");
   const place = results("similar_empty");
   const work = worker(place, ask);
-  let begun = false;
-  const chips = exampleChips(
-    "similar",
-    (text) => text.split("\n")[0],
-    (text) => {
-      input.value = text;
-      submit();
-    },
-  );
-  const picker = modelPicker("similar", (model) => {
-    const examples = chips.update(model);
-    if (!begun) input.value = examples[0];
+  const { chips, picker, begin } = modelAndExamples("similar", {
+    inputs: [input],
+    submit,
+    shown: (text) => text.split("\n")[0],
   });
 
   async function submit() {
-    begun = true;
+    begin();
     const texts = linesOf(input.value);
     if (texts.length < 2) return hint(place, "similar_few");
     if (texts.length > MOST) return hint(place, "similar_many", { most: MOST, count: texts.length });
@@ -133,7 +124,6 @@ function compare() {
     announce("similar_said", { count: texts.length, a: best.a + 1, b: best.b + 1, score });
   }
 
-  input.addEventListener("input", () => (begun = true));
   const card = composer({
     fields: [field("similar_texts", input)],
     chips: chips.node,
@@ -150,23 +140,16 @@ function search() {
   const ask = primary("search_ask");
   const place = results("search_empty");
   const work = worker(place, ask);
-  let begun = false;
   let uploaded = { id: null, of: null };
   const take = (example) => {
     query.value = example.query;
     input.value = example.texts;
   };
-  const chips = exampleChips(
-    "search",
-    (example) => example.query,
-    (example) => {
-      take(example);
-      submit();
-    },
-  );
-  const picker = modelPicker("search", (model) => {
-    const examples = chips.update(model);
-    if (!begun) take(examples[0]);
+  const { chips, picker, begin } = modelAndExamples("search", {
+    inputs: [query, input],
+    submit,
+    take,
+    shown: (example) => example.query,
   });
 
   async function upload(texts, of, signal) {
@@ -188,7 +171,7 @@ function search() {
   }
 
   async function submit() {
-    begun = true;
+    begin();
     const texts = linesOf(input.value);
     if (!texts.length || !query.value.trim()) return hint(place, "search_few");
     const found = await work((signal) => find(texts, signal), submit);
@@ -212,7 +195,6 @@ function search() {
     announce("search_said", { count: hits.length, text: hits[0]?.text ?? "" });
   }
 
-  for (const one of [query, input]) one.addEventListener("input", () => (begun = true));
   const card = composer({
     fields: [field("search_query", query), field("search_texts", input)],
     chips: chips.node,

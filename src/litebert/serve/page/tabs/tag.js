@@ -7,10 +7,9 @@ import {
   area,
   composer,
   eitherModel,
-  exampleChips,
   field,
   heading,
-  modelPicker,
+  modelAndExamples,
   primary,
   results,
   worker,
@@ -103,22 +102,10 @@ export default {
     const ask = primary("tag_ask");
     const place = results("tag_empty");
     const work = worker(place, ask);
-    let begun = false;
-    const chips = exampleChips(
-      "tag",
-      (text) => text,
-      (text) => {
-        input.value = text;
-        submit();
-      },
-    );
-    const picker = modelPicker("tag", (model) => {
-      const examples = chips.update(model);
-      if (!begun) input.value = examples[0];
-    });
+    const { chips, picker, begin } = modelAndExamples("tag", { inputs: [input], submit });
 
     async function submit() {
-      begun = true;
+      begin();
       const text = input.value;
       if (!text.trim()) return input.focus();
       const model = picker.current();
@@ -136,9 +123,6 @@ export default {
       announce("tag_said", { count: spans.length });
     }
 
-    input.addEventListener("input", () => {
-      begun = true;
-    });
     const card = composer({ fields: [field("tag_text", input)], chips: chips.node, picker: picker.node, ask, submit });
     const missing = absent("tag", "tag_none", "tag_none_do", [
       "litebert finetune --task tag --train names.conll --out runs/tagger",

@@ -1,0 +1,273 @@
+"""A folder of texts with their vectors, to search in.
+
+    index.json            whose vectors they are, how they are kept, which parts there are
+    vectors-000000.npy    (N, D) of a part, read where it lies on disk
+    texts-000000.jsonl    its texts, a JSON string a line
+    places-000000.npy     (N + 1,) where these lines begin
+    graph-000002.usearch  who is near whom, for all parts so far, if that is wanted
+
+Parts are never changed. What is added is a new part, and counts when index.json, written last, names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from litebert.errors import CheckpointError, ConfigError, DataError, require_extra
+from litebert.files import read_json, replacing, write_json
+from litebert.predict.adapted import fingerprint
+from litebert.predict.model import Model
+from litebert.predict.nearest import Hit, Storage, nearest, packed, shortened
+
+SETTINGS = "index.json"
+AT_ONCE = 4096
+"""Texts that become vectors before these are written."""
+PART = 1 << 18
+"""Texts of a part at most, so that a long build loses little when it is stopped."""
+KINDS = {"float32": "f32", "int8": "i8", "binary": "b1"}
+"""What usearch calls them."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What index.json says."""
+
+    model: str
+    """A name, or the folder it was loaded from."""
+    fingerprint: str
+    """Of all that decides its vectors."""
+    size: int
+    """Numbers of a vector."""
+    storage: Storage = "float32"
+    parts: tuple[int, ...] = ()
+    """How many texts each has."""
+    graph: str | None = None
+    """The file of it."""
+    approximate: bool = False
+
+    @classmethod
+    def read(cls, path: Path) -> Settings:
+        given = read_json(path)
+        try:
+            found = cls(**{field.name: given[field.name] for field in fields(cls)})
+            found = replace(found, parts=tuple(int(count) for count in found.parts), size=int(found.size))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{path}: is not what litebert search writes ({error}); build it again") from error
+        if found.storage not in get_args(Storage) or found.size < 1 or min(found.parts, default=1) < 1:
+            raise CheckpointError(f"{path}: storage={found.storage!r}, size={found.size} or its parts cannot be")
+        if found.graph is not None and Path(str(found.graph)).name != found.graph:
+            raise CheckpointError(f"{path}: graph={found.graph!r} is not a file of this folder")
+        return found
+
+
+class Index:
+    """Texts that are found by what they mean."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        self.path, self.settings = path, settings
+        self._known: Model | None = None
+
+    @classmethod
+    def create(
+        cls, path: Path, model: Model, size: int | None = None, storage: Storage = "float32", approximate: bool = False
+    ) -> Index:
+        """A new one, empty. `size`: the first so many numbers of a vector. `approximate`: with a graph, by which large
+        ones are searched in far less time, and a few results missed."""
+        if (path / SETTINGS).exists():
+            raise ConfigError(f"{path} is an index already; add to it, or choose another folder")
+        if size is not None and not 1 <= size <= model.dimensions:
+            raise ConfigError(
+                f"size={size} must lie between 1 and the {model.dimensions} numbers of this model's vectors"
+            )
+        size = size or model.dimensions
+        if storage == "binary" and size % 8:
+            raise ConfigError(f"size={size} must be a multiple of 8 to keep signs; try {max(8, size // 8 * 8)}")
+        if approximate:
+            require_extra("usearch.index", "index")
+        index = cls(path, Settings(str(model.source), identity(model), size, storage, approximate=approximate))
+        write_json(path / SETTINGS, asdict(index.settings))
+        return index
+
+    @classmethod
+    def open(cls, path: Path) -> Index:
+        if not (path / SETTINGS).is_file():
+            raise DataError(
+                f"{path}: is no index (no {SETTINGS}); build one with: litebert search --index DIR --add FILE"
+            )
+        index = cls(path, Settings.read(path / SETTINGS))
+        for number, count in enumerate(index.settings.parts):
+            if index._vectors(number).shape[0] != count or len(index._places(number)) != count + 1:
+                raise CheckpointError(f"{path}: part {number} is damaged; build the index again")
+        return index
+
+    def __len__(self) -> int:
+        return sum(self.settings.parts)
+
+    def check(self, model: Model) -> None:
+        """Refuse a model whose vectors are others."""
+        if model is self._known:  # to look at all weights takes a while
+            return
+        if identity(model) != self.settings.fingerprint:
+            raise ConfigError(
+                f"{self.path} holds vectors of {self.settings.model}, and {model.source} makes others; give that "
+                "model, or build the index again"
+            )
+        self._known = model
+
+    def add(self, model: Model, texts: Iterable[str], advance: Any = lambda count: None) -> int:
+        """Make vectors of texts and keep both; how many there are now. What is finished stays if it is stopped."""
+        self.check(model)
+        rest = iter(texts)
+        while some := list(islice(rest, PART)):
+            self._add_part(self._embedded(model, some, advance), some)
+        return len(self)
+
+    def add_vectors(self, vectors: np.ndarray, texts: Sequence[str]) -> int:
+        """The same with vectors that somebody has made already with the index's model."""
+        if vectors.shape[1:] != (self.settings.size,) or len(vectors) != len(texts) or not len(texts):
+            raise DataError(f"vectors of shape {vectors.shape} do not fit {len(texts)} texts and {self.settings.size}")
+        for start in range(0, len(texts), PART):
+            end = min(start + PART, len(texts))
+            self._add_part(iter([packed(vectors[start:end], self.settings.storage)]), texts[start:end])
+        return len(self)
+
+    def search(self, model: Model, queries: Sequence[str], top: int = 10, exact: bool = False) -> list[list[Hit]]:
+        """The texts nearest to each query, best first; by the graph if there is one, unless `exact`."""
+        self.check(model)
+        return self.search_vectors(shortened(model.embed(queries), self.settings.size), top, exact)
+
+    def search_vectors(self, queries: np.ndarray, top: int = 10, exact: bool = False) -> list[list[Hit]]:
+        """The same for vectors of queries, (Q, size)."""
+        if top < 1:
+            raise ConfigError(f"top={top} must be at least 1")
+        top = min(top, len(self))
+        if not top:
+            return [[] for _ in queries]
+        if self.settings.graph is None or exact:
+            scores, places = nearest(queries, self._all_vectors(), top, self.settings.storage)
+        else:
+            scores, places = self._by_graph(queries, top)
+        return [
+            [Hit(int(place), self.text(int(place)), float(score)) for score, place in zip(row, at, strict=True)]
+            for row, at in zip(scores, places, strict=True)
+        ]
+
+    def text(self, place: int) -> str:
+        """The text of a number."""
+        number, row = self._row(place)
+        begin, end = self._places(number)[row : row + 2].tolist()
+        with self._file("texts", number, "jsonl").open("rb") as file:
+            file.seek(begin)
+            return str(json.loads(file.read(end - begin)))
+
+    def _embedded(self, model: Model, texts: Sequence[str], advance: Any) -> Iterator[np.ndarray]:
+        for start in range(0, len(texts), AT_ONCE):
+            some = texts[start : start + AT_ONCE]
+            yield packed(shortened(model.embed(some), self.settings.size), self.settings.storage)
+            advance(len(some))
+
+    def _add_part(self, blocks: Iterator[np.ndarray], texts: Sequence[str]) -> None:
+        number = len(self.settings.parts)
+        vectors = np.concatenate(list(blocks))
+        lines = [(json.dumps(text, ensure_ascii=False) + "\n").encode("utf-8", "replace") for text in texts]
+        with replacing(self._file("texts", number, "jsonl")) as temporary:
+            temporary.write_bytes(b"".join(lines))
+        _save(self._file("places", number, "npy"), np.cumsum([0, *map(len, lines)], dtype=np.int64))
+        _save(self._file("vectors", number, "npy"), vectors)
+        graph = self._grown(vectors) if self.settings.approximate else None
+        before = self.settings.graph
+        self.settings = replace(self.settings, parts=(*self.settings.parts, len(texts)), graph=graph)
+        write_json(self.path / SETTINGS, asdict(self.settings))
+        if before is not None:
+            (self.path / before).unlink(missing_ok=True)
+
+    def _grown(self, vectors: np.ndarray) -> str:
+        """The graph with these too, in a new file; its name."""
+        graph = self._graph()
+        graph.add(np.arange(len(self), len(self) + len(vectors)), vectors)
+        name = f"graph-{len(self.settings.parts):06d}.usearch"
+        with replacing(self.path / name) as temporary:
+            graph.save(str(temporary))
+        return name
+
+    def _graph(self, view: bool = False) -> Any:
+        usearch = require_extra("usearch.index", "index")
+        signs = self.settings.storage == "binary"
+        graph = usearch.Index(
+            ndim=self.settings.size, metric="hamming" if signs else "cos", dtype=KINDS[self.settings.storage]
+        )
+        if self.settings.graph is not None:
+            path = self.path / self.settings.graph
+            try:
+                graph.view(str(path)) if view else graph.load(str(path))
+            except (RuntimeError, ValueError, OSError) as error:
+                raise CheckpointError(f"{path}: cannot be read ({error}); build the index again") from error
+        return graph
+
+    def _by_graph(self, queries: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
+        """Near ones by the graph, and their exact scores."""
+        storage = self.settings.storage
+        found = self._graph(view=True).search(
+            packed(queries, storage), max(2 * top, 64) if storage == "binary" else top
+        )
+        scores, places = np.zeros((len(queries), top), np.float32), np.zeros((len(queries), top), np.int64)
+        for number, (query, keys) in enumerate(zip(queries, np.atleast_2d(found.keys).astype(np.int64), strict=True)):
+            rows = [self._row(place) for place in keys.tolist()]
+            own = np.stack([self._vectors(part)[row] for part, row in rows])
+            best, order = nearest(query[None], [own], top, storage)
+            scores[number], places[number] = best[0], keys[order[0]]
+        return scores, places
+
+    def _row(self, place: int) -> tuple[int, int]:
+        """The part that a text is in, and its row there."""
+        for number, count in enumerate(self.settings.parts):
+            if 0 <= place < count:
+                return number, place
+            place -= count
+        raise CheckpointError(f"{self.path}: has no such text; the graph is damaged: build the index again")
+
+    def _all_vectors(self) -> Iterator[np.ndarray]:
+        return (self._vectors(number) for number in range(len(self.settings.parts)))
+
+    def _vectors(self, number: int) -> np.ndarray:
+        return _mapped(self._file("vectors", number, "npy"))
+
+    def _places(self, number: int) -> np.ndarray:
+        return _mapped(self._file("places", number, "npy"))
+
+    def _file(self, what: str, number: int, kind: str) -> Path:
+        return self.path / f"{what}-{number:06d}.{kind}"
+
+
+def identity(model: Model) -> str:
+    """Of all that decides a model's vectors: its weights, what is pooled, the map, the vocabulary and the length."""
+    found = hashlib.sha256(fingerprint(model).encode())
+    found.update(f"{model.tokenizer.fingerprint} {model.max_length}".encode())
+    after = model.after
+    if after is not None:
+        found.update(f"{after.pooling} {after.passes}".encode())
+        for part in (after.weight, after.bias, after.tokens):
+            found.update(b"" if part is None else np.ascontiguousarray(part).tobytes())
+    return found.hexdigest()
+
+
+def _mapped(path: Path) -> np.ndarray:
+    try:
+        # "c": what nobody writes is not copied, and torch takes nothing that cannot be written
+        found: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}); build the index again") from error
+    return found
+
+
+def _save(path: Path, values: np.ndarray) -> None:
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.save(file, values, allow_pickle=False)

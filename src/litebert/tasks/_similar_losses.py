@@ -1,0 +1,45 @@
+"""What brings vectors of texts that mean the same together, and others apart.
+
+Shapes: B examples, C candidates, D of the vectors.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SCALE = 20.0
+"""Times a cosine: sentence-transformers' usual, a temperature of 0.05."""
+
+
+def cosent(cosines: Tensor, truth: Tensor) -> Tensor:  # (B,), (B,)
+    """log(1 + Σ exp(λ(cos_j − cos_i))) over all pairs of pairs of which i is the more alike (CoSENT, Su 2022): only the
+    order counts, as it does for Spearman's correlation."""
+    cosines = SCALE * cosines
+    off = cosines[None, :] - cosines[:, None]
+    wrong_way = truth[:, None] > truth[None, :]
+    off = off.masked_fill(~wrong_way, -torch.inf).flatten()
+    return torch.logsumexp(torch.cat([off.new_zeros(1), off]), 0)
+
+
+def own_among_others(anchors: Tensor, candidates: Tensor, same: Tensor) -> Tensor:  # (B, D), (C, D), (B, B)
+    """How unlikely it is to find one's own, the candidate of the same number, among all of them (multiple negatives).
+
+    `same` says which of the first B candidates belong to each anchor as well: they are no negatives.
+    """
+    own = torch.eye(len(anchors), dtype=torch.bool, device=anchors.device)
+    alike = SCALE * anchors @ candidates.T
+    left_out = F.pad(same & ~own, (0, len(candidates) - len(anchors)))
+    return F.cross_entropy(alike.masked_fill(left_out, -torch.inf), torch.arange(len(anchors), device=anchors.device))
+
+
+def contrast(vectors: Tensor, owners: Tensor, temperature: float) -> Tensor:  # (B, D) of length 1, (B,)
+    """How unlikely it is to meet one of one's own class when others are chosen by how alike they look (supervised
+    contrast, Khosla et al. 2020)."""
+    itself = torch.eye(len(vectors), dtype=torch.bool, device=vectors.device)
+    likely = (vectors @ vectors.T / temperature).masked_fill(itself, -torch.inf).log_softmax(1)
+    same = (owners[:, None] == owners) & ~itself
+    counts = same.sum(1)
+    found = -likely.where(same, 0.0).sum(1) / counts.clamp(min=1)
+    return found.sum() / (counts > 0).sum().clamp(min=1)

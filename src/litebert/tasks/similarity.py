@@ -1,0 +1,317 @@
+"""How alike are two texts? Each gets a vector of its own, which can be kept, and the cosine of the two answers.
+
+Shapes: B examples, S sequences, D of the vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from litebert.data.batches import Batch, Example
+from litebert.data.labelled import Source
+from litebert.errors import CheckpointError, ConfigError, DataError, require_extra
+from litebert.measure.retrieval import GAIN_AT, retrieval_scores
+from litebert.model import Albert, AlbertConfig, HeadKind
+from litebert.model.sentences import Pooling, SentenceHead, SentenceMap, unit
+from litebert.tasks._similar_files import Kind, SimilarInput, kind_of, parse_similar, read_similar
+from litebert.tasks._similar_losses import SCALE, contrast, cosent, own_among_others
+from litebert.tasks.base import Judgement, Scores, TrainableTask, checked_options, vectors_of
+from litebert.tokenizer import Tokenizer
+
+Loss = Literal["auto", "cosent", "negatives", "contrast", "simcse"]
+LOSSES: dict[Kind, tuple[Loss, ...]] = {
+    "scored": ("cosent", "simcse"),
+    "labelled": ("cosent", "negatives", "simcse"),
+    "positives": ("negatives", "simcse"),
+    "classes": ("contrast", "simcse"),
+    "plain": ("simcse",),
+}
+"""What can be learned with from each kind of file; the first is taken by itself."""
+METRICS: dict[Kind, str] = {
+    "scored": "spearman", "labelled": "accuracy", "positives": f"ndcg@{GAIN_AT}", "classes": "map", "plain": "spread"
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarOutput:
+    """How alike the two are."""
+
+    score: float
+    """The cosine of their vectors; of a single text 1."""
+    vectors: np.ndarray = field(repr=False, compare=False, metadata={"told": False})
+    """(texts, D), of length 1: of the text, its partner, and what does not belong to it."""
+
+
+class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
+    """One encoder reads each text alone; what is learned is a space in which cosines tell."""
+
+    name = "similarity"
+    architecture = "AlbertModel"
+    problems = ("litebert similarity",)  # AlbertModel alone does not mean this task
+    head_name = SentenceHead.name
+    metric = "spearman"
+
+    def __init__(
+        self,
+        loss: Loss = "cosent",
+        pooling: Pooling | None = None,
+        last_passes: int | None = None,
+        sizes: Sequence[int] = (),
+        threshold: float = 0.5,
+        scale: tuple[float, float] = (0.0, 1.0),
+    ) -> None:
+        """`sizes`: the first so many numbers of a vector are to tell by themselves (Matryoshka), beside all of them.
+        Cosines from `threshold` on mean that two are alike; labels go from the first of `scale` to the second."""
+        self.loss_name, self.pooling, self.last_passes = loss, pooling, last_passes
+        self.sizes, self.threshold, self.scale = tuple(sorted(set(sizes), reverse=True)), threshold, scale
+
+    # --- what it is made from
+
+    @classmethod
+    def from_settings(cls, settings: dict[str, Any]) -> Similarity:
+        options = checked_options(settings)
+        try:
+            low, high = options.get("scale", (0.0, 1.0))
+            sizes, threshold = [int(size) for size in options.get("sizes", [])], float(options.get("threshold", 0.5))
+            return cls(sizes=sizes, threshold=threshold, scale=(float(low), float(high)))
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"options={options!r} in config.json do not fit similarity ({error})") from error
+
+    @classmethod
+    def learn_from(
+        cls,
+        inputs: Sequence[SimilarInput],
+        head: HeadKind = "linear",
+        loss: Loss = "auto",
+        pooling: Pooling | None = None,
+        last_passes: int | None = None,
+        sizes: Sequence[int] = (),
+        **_: Any,
+    ) -> Similarity:
+        kind = kind_of(inputs)
+        wanted = LOSSES[kind][0] if loss == "auto" else loss
+        if wanted not in LOSSES[kind]:
+            raise DataError(
+                f"loss={loss!r} does not learn from {kind} texts; {', '.join(LOSSES[kind])} would, or leave it out"
+            )
+        numbers = [record.label for record in inputs if isinstance(record.label, float)]
+        if kind in ("scored", "labelled") and wanted == "cosent" and min(numbers) == max(numbers):
+            raise DataError("column 'label' holds the same number everywhere; there is nothing to learn: check it")
+        scale = (min(numbers), max(numbers)) if numbers and min(numbers) < max(numbers) else (0.0, 1.0)
+        return cls(wanted, pooling, last_passes, sizes, scale=scale)
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    def options(self) -> dict[str, Any]:
+        sizes = {"sizes": list(self.sizes)} if self.sizes else {}
+        return sizes | {"threshold": self.threshold, "scale": list(self.scale)}
+
+    def head(self, config: AlbertConfig) -> SentenceHead:
+        plain = SentenceMap.plain(config.hidden_size, self.pooling or "mean", self.last_passes or 1)
+        return SentenceHead(plain)
+
+    def first_head(self, config: AlbertConfig, before: Mapping[str, nn.Module]) -> nn.Module:
+        """The one that the model has, if it pools as is asked for."""
+        if (self.last_passes or 1) > config.num_hidden_layers:
+            raise ConfigError(f"last_passes={self.last_passes} must be at most the {config.num_hidden_layers} it has")
+        known: Any = before.get(SentenceHead.name)
+        made = None if known is None else known.as_map()
+        if made is None or self.pooling not in (None, made.pooling):
+            made = self.head(config).as_map()
+        made = replace(made, passes=self.last_passes or made.passes)
+        if self.sizes and self.sizes[0] > len(made.bias):
+            raise ConfigError(f"sizes={self.sizes[0]} is more than the {len(made.bias)} numbers of a vector")
+        return SentenceHead(made)
+
+    # --- texts to vectors
+
+    @classmethod
+    def read(cls, path: Path, source: Source | None = None) -> list[SimilarInput]:
+        return read_similar(path, source or Source())
+
+    def parse(self, item: Any, where: str) -> SimilarInput:
+        return parse_similar(item, where)
+
+    def features(self, inputs: Sequence[SimilarInput], tokenizer: Tokenizer, max_length: int) -> list[Example]:
+        encodings = iter(tokenizer.encode([text for record in inputs for text in record.texts], max_length=max_length))
+        return [Example([next(encodings) for _ in record.texts]) for record in inputs]
+
+    def scores(self, model: Albert, batch: Batch) -> Scores:
+        return {"vectors": vectors_of(model, batch, self.head_name)}
+
+    def answer(self, record: SimilarInput, example: Example, scores: Scores) -> SimilarOutput:
+        vectors = F.normalize(scores["vectors"].float(), dim=1).numpy()
+        return SimilarOutput(float(vectors[0] @ vectors[-1 if record.text_b is None else 1]), vectors)
+
+    # --- learning
+
+    @property
+    def needs_dropout(self) -> bool:
+        return self.loss_name == "simcse"
+
+    def labelled(self, inputs: Sequence[SimilarInput], examples: Sequence[Example]) -> list[Example]:
+        numbers: dict[str, int] = {}
+        number = [[numbers.setdefault(text, len(numbers)) for text in record.texts] for record in inputs]
+        if self.loss_name == "simcse":  # every text once, read twice
+            once = {owner: one for own, example in zip(number, examples, strict=True)
+                    for owner, one in zip(own, example.sequences, strict=True)}  # fmt: skip
+            return [Example([one, one], np.array([owner, owner])) for owner, one in once.items()]
+        if self.loss_name == "negatives":
+            return [
+                replace(example, target=np.array(own[:2]))
+                for record, own, example in zip(inputs, number, examples, strict=True)
+                if record.label in (None, 1.0)
+            ]
+        classes = {label: place for place, label in enumerate(dict.fromkeys(record.label for record in inputs))}
+        targets = [record.label if self.loss_name == "cosent" else classes[record.label] for record in inputs]
+        return [replace(example, target=target) for example, target in zip(examples, targets, strict=True)]
+
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        """The mean over the sizes in which vectors are to tell."""
+        vectors = scores["vectors"].float()
+        sizes = sorted({vectors.shape[1], *self.sizes}, reverse=True)
+        return torch.stack([self._loss(F.normalize(vectors[:, :size], dim=1), batch) for size in sizes]).mean()
+
+    def _loss(self, vectors: Tensor, batch: Batch) -> Tensor:  # (S, D) of length 1
+        targets = batch.targets
+        assert targets is not None
+        if self.loss_name == "contrast":
+            return contrast(vectors, targets, 1 / SCALE)
+        first = torch.searchsorted(batch.owner, torch.arange(batch.examples, device=vectors.device))
+        left, right = vectors[first], vectors[first + 1]
+        if self.loss_name == "cosent":
+            return cosent((left * right).sum(1), targets)
+        rest = torch.ones(len(vectors), dtype=torch.bool, device=vectors.device)
+        rest[first] = rest[first + 1] = False
+        same = (targets[:, None] == targets).any(2)  # one text in two examples
+        return own_among_others(left, torch.cat([right, vectors[rest]]), same)
+
+    def divergence(self, scores: Scores, others: Scores, batch: Batch) -> Tensor:
+        """1 − the cosine of the two vectors of each text."""
+        return (1 - F.cosine_similarity(scores["vectors"].float(), others["vectors"].float())).mean()
+
+    # --- how right it is
+
+    def metric_for(self, inputs: Sequence[SimilarInput]) -> str:
+        return METRICS[kind_of(inputs)]
+
+    def tune(self, inputs: Sequence[SimilarInput], examples: Sequence[Example], scores: Sequence[Scores]) -> None:
+        """The threshold with which most pairs are told right."""
+        if kind_of(inputs) == "labelled":
+            found = [self.answer(*three).score for three in zip(inputs, examples, scores, strict=True)]
+            self.threshold = best_threshold(np.array(found), _truth(inputs) > 0)
+
+    def metrics(self, inputs: Sequence[SimilarInput], outputs: Sequence[SimilarOutput]) -> dict[str, float]:
+        """By what is known; with several sizes, the one that decides for each of them too."""
+        kind = kind_of(inputs)
+        found = self._metrics(kind, inputs, [output.vectors for output in outputs])
+        for size in self.sizes:
+            cut = [unit(output.vectors[:, :size]) for output in outputs]
+            found[f"{METRICS[kind]}, {size}"] = self._metrics(kind, inputs, cut)[METRICS[kind]]
+        return found
+
+    def _metrics(self, kind: Kind, inputs: Sequence[SimilarInput], vectors: Sequence[np.ndarray]) -> dict[str, float]:
+        if kind == "plain":
+            return {"spread": _spread(np.stack([one[0] for one in vectors]))}
+        if kind in ("positives", "classes"):
+            return _found(inputs, vectors, kind == "classes")
+        cosines, truth = np.array([one[0] @ one[1] for one in vectors]), _truth(inputs)
+        stats = require_extra("scipy.stats", "train")
+        varied = len(set(truth)) > 1 and len(set(cosines)) > 1
+        found = {
+            "spearman": float(stats.spearmanr(cosines, truth)[0]) if varied else 0.0,
+            "pearson": float(stats.pearsonr(cosines, truth)[0]) if varied else 0.0,
+        }
+        if kind == "scored":
+            return found
+        metrics, said = require_extra("sklearn.metrics", "train"), cosines >= self.threshold
+        return {
+            "accuracy": float(metrics.accuracy_score(truth > 0, said)),
+            "f1": float(metrics.f1_score(truth > 0, said, zero_division=0.0)),
+            "average_precision": float(metrics.average_precision_score(truth > 0, cosines)) if varied else 0.0,
+            **found,
+        }
+
+    def judge(self, record: SimilarInput, output: SimilarOutput) -> Judgement:
+        truth, right, kind = "", 1.0, kind_of([record])
+        low, high = self.scale
+        if kind == "labelled" and self.scale == (0.0, 1.0):
+            truth, right = f"{record.label:g}", float((record.label == 1.0) == (output.score >= self.threshold))
+        elif isinstance(record.label, float):
+            wanted = (record.label - low) / (high - low)
+            truth, right = f"{record.label:g}", 1 - min(1.0, abs(wanted - max(0.0, output.score)))
+        elif kind == "positives":
+            others = output.vectors[2:] @ output.vectors[0]
+            truth, right = "alike", float((others < output.score).all())
+        return Judgement(record.shown, truth, f"{output.score:.3f}", right)
+
+    def baseline(self, inputs: Sequence[SimilarInput]) -> dict[str, float]:
+        """All pairs the same: no correlation, and the commoner label."""
+        kind = kind_of(inputs)
+        if kind == "scored":
+            return {"spearman": 0.0, "pearson": 0.0}
+        share = float((_truth(inputs) > 0).mean()) if kind == "labelled" else 0.0
+        return {"accuracy": max(share, 1 - share)} if kind == "labelled" else {}
+
+    def remarks(self, inputs: Sequence[SimilarInput]) -> list[str]:
+        return [f"{kind_of(inputs)} texts: learning with {self.loss_name}"]
+
+    def stratum(self, record: SimilarInput) -> str:
+        return str(record.label) if kind_of([record]) in ("labelled", "classes") else ""
+
+    def group(self, record: SimilarInput) -> str | None:
+        """What belongs to one text is found among all that do, so it stays together."""
+        return record.text if kind_of([record]) == "positives" else None
+
+
+def best_threshold(scores: np.ndarray, alike: np.ndarray) -> float:
+    """Between two scores, so that as many as possible are on their side of it; of equals the middle one."""
+    order = np.argsort(scores, kind="stable")
+    ordered, right = scores[order], alike[order]
+    correct = right.sum() + np.concatenate([[0], np.cumsum(np.where(right, -1, 1))])  # with so many below it
+    edges = np.concatenate([[ordered[0] - 1e-3], (ordered[:-1] + ordered[1:]) / 2, [ordered[-1] + 1e-3]])
+    best = np.flatnonzero(correct == correct.max())
+    return float(edges[best[len(best) // 2]])
+
+
+def _found(inputs: Sequence[SimilarInput], vectors: Sequence[np.ndarray], classes: bool) -> dict[str, float]:
+    """How well each text finds those of its class; or what belongs to it, among all that others are compared with."""
+    if classes:
+        own = np.stack([one[0] for one in vectors])
+        by_label = dict[Any, set[int]]()
+        for place, record in enumerate(inputs):
+            by_label.setdefault(record.label, set()).add(place)
+        asking = [place for place, record in enumerate(inputs) if len(by_label[record.label]) > 1]
+        relevant = [by_label[inputs[place].label] - {place} for place in asking]
+        return retrieval_scores(own[asking], own, relevant, asking)
+    places: dict[str, int] = {}
+    rows: list[np.ndarray] = []
+    for record, one in zip(inputs, vectors, strict=True):
+        for text, row in zip(record.texts[1:], one[1:], strict=True):
+            if places.setdefault(text, len(rows)) == len(rows):
+                rows.append(row)
+    wanted, asked = dict[str, set[int]](), dict[str, np.ndarray]()
+    for record, one in zip(inputs, vectors, strict=True):
+        wanted.setdefault(record.text, set()).add(places[str(record.text_b)])
+        asked[record.text] = one[0]
+    return retrieval_scores(np.stack(list(asked.values())), np.stack(rows), list(wanted.values()))
+
+
+def _spread(vectors: np.ndarray) -> float:
+    """How evenly vectors fill the space, 0 if all are the same: minus the uniformity of Wang and Isola (2020)."""
+    some = vectors[: 1 << 11]
+    away = 2 - 2 * (some @ some.T)[~np.eye(len(some), dtype=bool)]
+    return float(-np.log(np.exp(-2 * away).mean())) if len(some) > 1 else 0.0
+
+
+def _truth(inputs: Sequence[SimilarInput]) -> np.ndarray:
+    return np.array([record.label for record in inputs], dtype=np.float64)

@@ -1,0 +1,358 @@
+"""What does it say in the other language?
+
+The encoder reads, a decoder with a vocabulary of its own writes. Shapes: S sequences, L columns of the source, T tokens
+of the target, V its vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from litebert.data.batches import IGNORED, Batch, Example
+from litebert.data.labelled import Source, by_role
+from litebert.data.parallel import is_lines, lines_of, read_pairs, sides_of, target_of
+from litebert.data.parts import STOP_INSIDE, are_sentences, parts_of
+from litebert.errors import CheckpointError, ConfigError, DataError, require_extra
+from litebert.model import Albert, AlbertConfig, HeadKind
+from litebert.model.decoder import Decoder, DecoderConfig
+from litebert.model.search import Search, Writer, search
+from litebert.tasks.base import Judgement, Scores, TrainableTask, checked_options, states_of, symmetric_divergence
+from litebert.tokenizer import Tokenizer
+from litebert.tokenizer.training import train_unigram
+
+TARGET_FOLDER = "target"
+"""In the model's folder: the vocabulary of what it writes."""
+MOST_PARTS = 256  # of one text
+MOST_TARGET_TOKENS = 512  # of one translation to learn from
+
+
+@dataclass(frozen=True, slots=True)
+class TranslateInput:
+    """A text, and its translation where it is known."""
+
+    source: str
+    target: str | None = None
+    where: str = field(default="", compare=False, repr=False)
+    """The file and line it came from, for errors."""
+
+    @property
+    def place(self) -> str:
+        return self.where or repr(self.source[:40])
+
+
+@dataclass(frozen=True, slots=True)
+class TranslateOutput:
+    """The translation, how sure the model is of it, and what it could not read."""
+
+    translation: str
+    log_likelihood: float
+    """The mean over its tokens; 0 is certain."""
+    unknown: list[str]
+    """Of the source: characters that are not in the vocabulary of the encoder."""
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What answering needs to know of the text."""
+
+    parts: list[str]
+    """What each sequence shows."""
+    unknown: list[str]
+
+
+class Translate(TrainableTask[TranslateInput, TranslateOutput]):
+    """A text longer than those it has learned from, or of more sentences, is cut, and its parts are translated in one
+    batch."""
+
+    name = "translate"
+    architecture = "LitebertForTranslation"
+    head_name = "translate"
+    metric = "bleu"
+    least_epochs = 20
+    head_rate = 10.0  # it begins from nothing, beside an encoder that has read much
+
+    def __init__(
+        self,
+        shape: Mapping[str, Any],
+        how: Search,
+        target: Tokenizer | None = None,
+        longest: int | None = None,
+        by_sentence: bool = False,
+        label_smoothing: float = 0.1,
+    ) -> None:
+        self.shape = dict(shape)
+        """Of the decoder: a `DecoderConfig`, whose depths may be left to `read_depths`."""
+        self._target = target
+        self.label_smoothing, self.how = label_smoothing, how
+        self.validating = False
+        """Search greedily: it is faster, and as good for comparing epochs."""
+        self.longest = longest
+        """Tokens of the longest text it has learned from."""
+        self.by_sentence = by_sentence
+        """It has learned from single sentences, and of several would leave some out: they are translated one by one."""
+        self.left_out: list[str] = []
+
+    @property
+    def target(self) -> Tokenizer:
+        assert self._target is not None, "the vocabulary of the target is read with the folder"
+        return self._target
+
+    @classmethod
+    def from_settings(cls, settings: dict[str, Any]) -> Translate:
+        options = checked_options(settings)
+        try:
+            how = Search(**options["search"])
+            longest, shape = options.get("longest"), dict(options["decoder"])
+            DecoderConfig(**shape | {"depths": tuple(shape["depths"])})
+        except (ConfigError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"config.json says of the decoder what it cannot be ({error}); save it again"
+            ) from error
+        return cls(shape, how, longest=longest, by_sentence=bool(options.get("by_sentence", False)))
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "decoder": self.shape,
+            "search": asdict(self.how),
+            "longest": self.longest,
+            "by_sentence": self.by_sentence,
+        }
+
+    def save_beside(self, folder: Path) -> None:
+        self.target.save(folder / TARGET_FOLDER)
+
+    def load_beside(self, folder: Path) -> None:
+        self._target = Tokenizer.load(folder / TARGET_FOLDER)
+        if self._target.vocab_size > self.shape["vocab_size"]:
+            raise CheckpointError(
+                f"{folder / TARGET_FOLDER}: has {self._target.vocab_size} tokens and the decoder only "
+                f"{self.shape['vocab_size']}; they do not belong together"
+            )
+
+    def read_depths(self, config: AlbertConfig) -> tuple[int, ...]:
+        """After each third of the passes, unless it was told otherwise: the early ones know words, the late ones
+        sentences."""
+        given = tuple(self.shape.get("depths") or ())
+        passes = config.num_hidden_layers
+        depths = given or tuple(sorted({max(1, round(passes * third / 3)) for third in (1, 2, 3)}))
+        if max(depths) > passes or min(depths) < 0:
+            raise ConfigError(f"decoder_depths={depths} must lie between 0 and the encoder's {passes} passes")
+        return depths
+
+    def head(self, config: AlbertConfig) -> nn.Module:
+        made = DecoderConfig(**self.shape | {"depths": self.read_depths(config)})
+        self.shape = made.to_dict()
+        return Decoder(made, config.hidden_size)
+
+    @classmethod
+    def read(cls, path: Path, source: Source | None = None) -> list[TranslateInput]:
+        source = source or Source()
+        records = []
+        for where, values in read_pairs(path, source):
+            try:
+                records.append(_labelled_record(values, where))
+            except DataError as error:
+                source.refuse(error)
+        return records
+
+    @classmethod
+    def files_of(cls, path: Path, source: Source) -> list[Path]:
+        return [path, target_of(path, source)] if is_lines(path) else [path]
+
+    @classmethod
+    def learn_from(cls, inputs: Sequence[TranslateInput], head: HeadKind = "linear", **options: Any) -> Translate:
+        """With a vocabulary of the targets: the one in the folder `target_tokenizer`, or a new one. The options are the
+        settings of `litebert finetune` that are for translation."""
+        require_extra("sacrebleu", "train")  # at the start, not after the first epoch
+        if options.get("target_tokenizer") is not None:
+            target = Tokenizer.load(options["target_tokenizer"])
+        else:
+            texts = [record.target for record in inputs if record.target]
+            target = train_unigram(texts, options["target_vocab_size"], lowercase=False, strip_accents=False)
+        target.warns = False  # `remarks` tells how many it concerns
+        shape = {"vocab_size": target.vocab_size} | {
+            name.removeprefix("decoder_"): value for name, value in options.items() if name.startswith("decoder_")
+        }
+        DecoderConfig(**shape | {"depths": (0,)})  # refuses what cannot be, before anything is written
+        smoothing = {name: value for name, value in options.items() if name == "label_smoothing"}
+        task = cls(shape, Search(options["beams"], options["length_penalty"]), target, **smoothing)
+        task.validating = True
+        return task
+
+    def items_of(self, path: Path, source: Source) -> Iterator[tuple[str, Any]]:
+        if not is_lines(path):
+            yield from super().items_of(path, source)
+            return
+        for number, line in enumerate(lines_of(path), start=1):
+            yield f"{path}, line {number}", line
+
+    def parse(self, item: Any, where: str) -> TranslateInput:
+        """A string, or a mapping with `source` (or `text`) and perhaps `target`."""
+        if isinstance(item, str):
+            return TranslateInput(item, where=where)
+        if not isinstance(item, Mapping):
+            raise DataError(f"{where}: {str(item)[:40]!r} must be a string, or an object with 'source'")
+        return _record(sides_of(by_role(item, pairs=False)), where)
+
+    def features(self, inputs: Sequence[TranslateInput], tokenizer: Tokenizer, max_length: int) -> list[Example]:
+        longest = max_length if self.longest is None else max(8, min(self.longest, max_length))
+        examples = []
+        for record, whole in zip(inputs, tokenizer.encode([record.source for record in inputs]), strict=True):
+            unknown = [
+                record.source[start:end]
+                for number, (start, end) in zip(whole.ids, whole.offsets, strict=True)
+                if number == tokenizer.unk_id and end > start
+            ] if tokenizer.unk_id in whole.ids else []  # fmt: skip
+            several = self.by_sentence and STOP_INSIDE.search(record.source) is not None
+            if len(whole) <= longest and not several:
+                examples.append(Example([whole], notes=Notes([record.source], unknown)))
+                continue
+            parts = parts_of(record.source, tokenizer, longest, apart=self.by_sentence) or [record.source]
+            if len(parts) > MOST_PARTS:
+                raise DataError(
+                    f"{record.place}: {len(parts)} parts to translate, and {MOST_PARTS} is the most; cut it"
+                )
+            examples.append(Example(tokenizer.encode(parts, max_length=max_length), notes=Notes(parts, unknown)))
+        return examples
+
+    def labelled(self, inputs: Sequence[TranslateInput], examples: Sequence[Example]) -> list[Example]:
+        targets = self.target.encode([record.target or "" for record in inputs])
+        found, self.left_out = [], []
+        for record, example, target in zip(inputs, examples, targets, strict=True):
+            if record.target is None:
+                raise DataError(f"{record.place}: no translation to learn from; give 'target', or leave it out")
+            if len(example.sequences) > 1 or len(target) > MOST_TARGET_TOKENS:
+                self.left_out.append(f"{record.place}: too long to learn from as one; cut it into sentences")
+                continue
+            found.append(replace(example, target=np.array(target.ids)))
+        self.longest = max((example.length for example in found), default=None)
+        self.by_sentence = are_sentences([example.notes.parts[0] for example in found])
+        return found
+
+    def remarks(self, inputs: Sequence[TranslateInput]) -> list[str]:
+        encoded = self.target.encode([record.target or "" for record in inputs])
+        unknown = sum(self.target.unk_id in one.ids for one in encoded)
+        told = f"{unknown:,} of {len(inputs):,} targets hold characters that are not in the vocabulary of the target: "
+        return [told + "what stands for them is copied from the source"] if unknown else []
+
+    def scores(self, model: Albert, batch: Batch) -> Scores:
+        """Of every next token where the targets are known; else what the search has found."""
+        decoder: Any = model.heads[self.head_name]
+        memory = decoder.memory(states_of(model.encoder, batch, decoder.config.depths), batch.real)
+        if batch.targets is not None:
+            return {"scores": decoder(memory, batch.real, batch.targets[:, :-1].clamp(min=0))}  # (S, T, V)
+        how = replace(self.how, beams=1) if self.validating else self.how
+        return self.searched(decoder, memory, batch.real, how)
+
+    def searched(self, writer: Writer, memory: Tensor, real: Tensor, how: Search | None = None) -> Scores:
+        """What the search finds with this decoder, or with what stands in its place."""
+        special = (self.target.pad_id, self.target.mask_id)
+        found = search(writer, memory, real, self.target.cls_id, self.target.sep_id, how or self.how, special)
+        return {"ids": found.ids, "looked_at": found.looked_at, "log_likelihood": found.log_likelihood}
+
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        assert batch.targets is not None
+        every, truth = scores["scores"].flatten(0, 1).float(), batch.targets[:, 1:].flatten()
+        return F.cross_entropy(every, truth, ignore_index=IGNORED, label_smoothing=self.label_smoothing)
+
+    def divergence(self, scores: Scores, others: Scores, batch: Batch) -> Tensor:
+        assert batch.targets is not None
+        real = batch.targets[:, 1:] != IGNORED
+        return symmetric_divergence(scores["scores"][real], others["scores"][real])
+
+    def answer(self, record: TranslateInput, example: Example, scores: Scores) -> TranslateOutput:
+        written, tokens = [], 0
+        for row, (part, sequence) in enumerate(zip(example.notes.parts, example.sequences, strict=True)):
+            ids = scores["ids"][row].tolist()
+            ids = ids[: ids.index(self.target.sep_id)]
+            tokens += len(ids) + 1
+            written.append(self._spelled(ids, scores["looked_at"][row].tolist(), part, sequence))
+        mean = float(scores["log_likelihood"].sum()) / tokens
+        return TranslateOutput(" ".join(text for text in written if text), mean, example.notes.unknown)
+
+    def _spelled(self, ids: list[int], looked_at: list[int], part: str, sequence: Any) -> str:
+        """The text of these tokens; an unknown one is copied from where in the source the decoder looked."""
+        if self.target.unk_id not in ids:
+            return self.target.decode(ids)
+        text, offsets = "", sequence.offsets
+        for unknown, run in groupby(zip(ids, looked_at, strict=False), key=lambda pair: pair[0] == self.target.unk_id):
+            pairs = list(run)
+            if not unknown:
+                gap = " " if text and self._begins_word(pairs[0][0]) else ""
+                text += gap + self.target.decode([number for number, _ in pairs])
+                continue
+            for column in dict.fromkeys(column for _, column in pairs):
+                start, end = offsets[column]
+                gap = " " if text and (start == 0 or part[start - 1].isspace()) else ""  # as close as in the source
+                text += gap + part[start:end]
+        return text
+
+    def _begins_word(self, number: int) -> bool:
+        token = self.target.token(number)
+        return token.startswith("▁") or (self.target.spiece is None and not token.startswith("##"))
+
+    def to_save(self, head: nn.Module) -> tuple[Translate, nn.Module]:
+        made = Translate(self.shape, self.how, self.target, self.longest, self.by_sentence, self.label_smoothing)
+        return made, head
+
+    def metrics(self, inputs: Sequence[TranslateInput], outputs: Sequence[TranslateOutput]) -> dict[str, float]:
+        """BLEU and chrF as sacreBLEU computes them, between 0 and 100."""
+        return _scored([output.translation for output in outputs], inputs)
+
+    def signatures(self) -> dict[str, str]:
+        found = _metrics()
+        for metric in found.values():
+            metric.corpus_score(["a"], [["a"]])  # it knows how many references there are when it has seen some
+        return {name: str(metric.get_signature()) for name, metric in found.items()}
+
+    def judge(self, record: TranslateInput, output: TranslateOutput) -> Judgement:
+        sacrebleu = require_extra("sacrebleu", "train")
+        near = sacrebleu.sentence_chrf(output.translation, [record.target or ""]).score / 100
+        return Judgement(record.source, record.target or "", output.translation, near)
+
+    def baseline(self, inputs: Sequence[TranslateInput]) -> dict[str, float]:
+        """The source itself: names and numbers are right."""
+        return _scored([record.source for record in inputs], inputs)
+
+
+def _record(values: Mapping[str, Any], where: str) -> TranslateInput:
+    for role, value in values.items():
+        if value is not None and not isinstance(value, str):
+            raise DataError(f"{where}: {role}={str(value)[:40]!r} must be a string; put it in quotes")
+    if values["source"] is None:
+        raise DataError(
+            f"{where}: no text in column 'source'; rename a column to 'source', or name it with --columns source=NAME"
+        )
+    return TranslateInput(values["source"], values["target"], where)
+
+
+def _labelled_record(values: Mapping[str, Any], where: str) -> TranslateInput:
+    record = _record(values, where)
+    for role, text in (("source", record.source), ("target", record.target)):
+        if text is None or not text.strip():
+            raise DataError(
+                f"{where}: no {role}; fill it in (--columns {role}=NAME says which column it is), or leave "
+                "such rows out with --skip-bad"
+            )
+    return record
+
+
+def _metrics() -> dict[str, Any]:
+    metrics = require_extra("sacrebleu.metrics", "train")
+    return {"bleu": metrics.BLEU(), "chrf": metrics.CHRF()}
+
+
+def _scored(texts: Sequence[str], inputs: Sequence[TranslateInput]) -> dict[str, float]:
+    truths = [[record.target or "" for record in inputs]]
+    return {name: float(metric.corpus_score(list(texts), truths).score) for name, metric in _metrics().items()}

@@ -1,0 +1,165 @@
+"""Searching: near vectors in every storage, and folders that grow and know whose vectors they hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from litebert.errors import CheckpointError, ConfigError, DataError
+from litebert.model.sentences import SentenceMap, unit
+from litebert.predict import Model
+from litebert.predict import index as indexing
+from litebert.predict import nearest as searching
+from litebert.predict.index import Index
+from litebert.predict.nearest import nearest, packed
+from tests.conftest import PROSE, peer
+
+TEXTS = PROSE[:11]
+
+
+def vectors(count: int, size: int = 64, seed: int = 0) -> np.ndarray:
+    return unit(np.random.default_rng(seed).standard_normal((count, size))).astype(np.float32)
+
+
+@pytest.mark.parametrize("block", [7, 1 << 14])
+def test_nearest_finds_what_sorting_all_cosines_finds(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "BLOCK", block)
+    all_of_them, queries = vectors(100), vectors(3, seed=1)
+    scores, places = nearest(queries, [all_of_them[:40], all_of_them[40:]], 5)
+    wanted = np.argsort(-(queries @ all_of_them.T), axis=1)[:, :5]
+    np.testing.assert_array_equal(places, wanted)
+    np.testing.assert_allclose(scores, np.take_along_axis(queries @ all_of_them.T, wanted, axis=1), atol=1e-6)
+    assert nearest(queries, [all_of_them[:2]], 5)[0].shape == (3, 2)
+
+
+@pytest.mark.parametrize(("storage", "bytes_each", "tolerance"), [("float32", 256, 1e-6), ("int8", 64, 0.01)])
+def test_cosines_survive_storage(storage: Any, bytes_each: int, tolerance: float) -> None:
+    all_of_them, queries = vectors(50), vectors(3, seed=1)
+    kept = packed(5 * all_of_them, storage)
+    assert kept[0].nbytes == bytes_each
+    scores, places = nearest(queries, [kept], 50, storage)
+    np.testing.assert_allclose(scores, np.take_along_axis(queries @ all_of_them.T, places, axis=1), atol=tolerance)
+
+
+def test_signs_find_what_is_near_and_their_bits_are_counted_right() -> None:
+    all_of_them = vectors(500)
+    queries = unit(all_of_them[:9] + 0.02 * vectors(9, seed=1)).astype(np.float32)
+    kept = packed(all_of_them, "binary")
+    assert kept.shape == (500, 8)
+    assert nearest(queries, [kept], 1, "binary")[1].ravel().tolist() == list(range(9))
+    different = kept ^ kept[0]
+    counted = np.unpackbits(different, axis=1).sum(axis=1)
+    np.testing.assert_array_equal(searching._ones(different), counted)
+    np.testing.assert_array_equal(searching._ones(np.ascontiguousarray(different[:, :3])), counted_of(different[:, :3]))
+
+
+def counted_of(rows: np.ndarray) -> np.ndarray:
+    return np.unpackbits(np.ascontiguousarray(rows), axis=1).sum(axis=1)
+
+
+def test_model_search_and_similarity_are_cosines_of_embed(model: Model) -> None:
+    found = unit(model.embed(TEXTS))
+    hits = model.search([TEXTS[3], TEXTS[5]], TEXTS, top=3)
+    assert [row[0].text for row in hits] == [TEXTS[3], TEXTS[5]]
+    assert hits[0][1].score == pytest.approx(float(np.sort(found @ found[3])[-2]), abs=1e-5)
+    np.testing.assert_allclose(model.similarity(TEXTS[:2], TEXTS[:3]), found[:2] @ found[:3].T, atol=1e-5)
+    assert model.similarity(TEXTS[0], TEXTS[0]) == pytest.approx(1.0, abs=1e-5)
+    assert model.search([TEXTS[0]], []) == [[]]
+    with pytest.raises(DataError, match="wrap a single text"):
+        model.search(TEXTS[0], TEXTS)
+    with pytest.raises(ConfigError, match="top=0"):
+        model.search([TEXTS[0]], TEXTS, top=0)
+
+
+@pytest.mark.parametrize("storage", ["float32", "int8", "binary"])
+@pytest.mark.parametrize("approximate", [False, True])
+def test_an_index_is_found_again_and_grows(
+    storage: Any, approximate: bool, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if approximate:
+        peer("usearch")
+    monkeypatch.setattr(indexing, "PART", 4)  # so that adding makes several parts
+    index = Index.create(tmp_path / "index", model, storage=storage, approximate=approximate)
+    assert index.search(model, ["nothing is here"]) == [[]]
+    assert index.add(model, TEXTS[:5]) == 5
+    assert Index.open(tmp_path / "index").add(model, TEXTS[5:]) == 11
+    again = Index.open(tmp_path / "index")
+    assert [again.text(place) for place in range(11)] == TEXTS
+    assert again.settings.parts == (4, 1, 4, 2)
+    for exact in (False, True):
+        hits = again.search(model, TEXTS, top=3, exact=exact)
+        assert [row[0].text for row in hits] == TEXTS
+        assert all(len(row) == 3 for row in hits)
+    if storage == "float32":
+        assert model.search(TEXTS[:2], tmp_path / "index", top=3) == again.search(model, TEXTS[:2], 3)
+    graphs = list((tmp_path / "index").glob("*.usearch"))
+    assert len(graphs) == approximate  # former ones are gone
+
+
+def test_what_was_being_added_when_it_stopped_is_not_there(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = Index.create(tmp_path, model)
+    index.add(model, TEXTS[:3])
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(indexing, "write_json", fail)
+    with pytest.raises(KeyboardInterrupt):
+        index.add(model, TEXTS[3:])
+    monkeypatch.undo()
+    again = Index.open(tmp_path)
+    assert len(again) == 3
+    assert again.add(model, TEXTS[3:]) == 11
+    assert again.text(10) == TEXTS[10]
+
+
+def test_another_model_is_refused(model: Model, tmp_path: Path) -> None:
+    Index.create(tmp_path, model).add(model, TEXTS[:3])
+    size = model.config.hidden_size
+    other = Model(model.albert, model.tokenizer, after=SentenceMap(2 * np.eye(size, dtype="f"), np.zeros(size, "f")))
+    with pytest.raises(ConfigError, match="makes others; give that model, or build the index again"):
+        Index.open(tmp_path).search(other, ["x"])
+    shorter = Model(model.albert, model.tokenizer, max_length=8)
+    with pytest.raises(ConfigError, match="makes others"):
+        Index.open(tmp_path).add(shorter, ["x"])
+
+
+def test_a_shorter_vector_is_the_beginning_of_the_whole(model: Model, tmp_path: Path) -> None:
+    index = Index.create(tmp_path, model, size=8)
+    index.add(model, TEXTS)
+    found = unit(model.embed(TEXTS)[:, :8])
+    assert index.search(model, TEXTS[:1], 2)[0][1].score == pytest.approx(np.sort(found @ found[0])[-2], abs=1e-5)
+    assert np.load(tmp_path / "vectors-000000.npy").shape == (11, 8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [({"size": 33}, "size=33 must lie between 1 and the 32"), ({"size": 12, "storage": "binary"}, "multiple of 8")],
+)
+def test_what_cannot_be_made_is_refused(settings: Any, complaint: str, model: Model, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        Index.create(tmp_path / "index", model, **settings)
+    assert not (tmp_path / "index").exists()
+
+
+def test_damage_is_noticed(model: Model, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"is no index \(no index.json\)"):
+        Index.open(tmp_path)
+    Index.create(tmp_path, model).add(model, TEXTS)
+    np.save(tmp_path / "vectors-000000.npy", np.zeros((3, 32), np.float32))
+    with pytest.raises(CheckpointError, match="part 0 is damaged"):
+        Index.open(tmp_path)
+    (tmp_path / "vectors-000000.npy").write_bytes(b"no array")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        Index.open(tmp_path)
+    settings = json.loads((tmp_path / "index.json").read_text(encoding="utf-8"))
+    for change in ({"storage": "float64"}, {"graph": "../x"}, {"parts": ["many"]}):
+        (tmp_path / "index.json").write_text(json.dumps(settings | change), encoding="utf-8")
+        with pytest.raises(CheckpointError, match=r"index\.json"):
+            Index.open(tmp_path)

@@ -1,0 +1,247 @@
+"""Translation: records, targets, long texts, unknown characters, scores, folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from litebert.data.batches import IGNORED, collate
+from litebert.data.parts import parts_of
+from litebert.errors import CheckpointError, ConfigError, DataError
+from litebert.model import Albert
+from litebert.model.search import Search
+from litebert.predict import Model, load
+from litebert.recipes._translating import Translating
+from litebert.tasks.translate import Translate, TranslateInput
+from litebert.tokenizer import Tokenizer, train_unigram
+from tests.conftest import PROSE, peer
+
+SMALL: dict[str, Any] = vars(Translating()) | {
+    "decoder_hidden_size": 16, "decoder_intermediate_size": 32, "decoder_layers": 2, "target_vocab_size": 120,
+}  # fmt: skip
+RECORDS = [TranslateInput(text, text.upper()) for text in PROSE[:10]]
+
+
+def task_of(**options: Any) -> Translate:
+    peer("sacrebleu")
+    return Translate.learn_from(RECORDS, **SMALL | options)
+
+
+@pytest.fixture
+def translator(model: Model) -> Model:
+    torch.manual_seed(1)
+    task, _ = (made := task_of()).to_save(made.head(model.config))
+    albert = Albert(model.config, {task.head_name: task.head(model.config)})
+    return Model(albert.eval(), model.tokenizer, task)
+
+
+def learned(task: Translate, model: Model, records: list[TranslateInput]) -> Any:
+    return task.labelled(records, task.features(records, model.tokenizer, model.max_length))
+
+
+# Records
+
+
+def test_records_are_strings_or_objects(translator: Model) -> None:
+    task = translator.task
+    assert task is not None
+    for given in ("a dog", {"source": "a dog"}, {"text": "a dog"}):
+        assert task.parse(given, "here") == TranslateInput("a dog")
+    assert task.parse({"source": "a dog", "target": "ein Hund"}, "here").target == "ein Hund"
+    for wrong, said in (
+        (7, "must be a string"),
+        ({"source": 7}, "put it in quotes"),
+        ({"a": "b"}, "no text in column"),
+    ):
+        with pytest.raises(DataError, match=said):
+            task.parse(wrong, "here")
+
+
+def test_a_pair_without_one_of_its_sides_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("source,target\na dog,ein Hund\na cat,\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"line 3: no target; fill it in .*--skip-bad"):
+        Translate.read(path)
+
+
+# Learning
+
+
+def test_targets_are_padded_and_what_is_padded_does_not_count(translator: Model) -> None:
+    task = translator.task
+    assert isinstance(task, Translate)
+    examples = learned(task, translator, RECORDS[:3])
+    batch = collate(examples, 0)
+    assert batch.targets is not None
+    assert (batch.targets == IGNORED).any()
+    assert batch.targets[0, 0] == task.target.cls_id
+    together = task.loss(task.scores(translator.albert, batch), batch)
+    counts = torch.tensor([len(example.target) - 1 for example in examples])
+    alone = torch.stack([
+        task.loss(task.scores(translator.albert, one), one) for one in (collate([x], 0) for x in examples)
+    ])  # fmt: skip
+    torch.testing.assert_close(together, (alone * counts).sum() / counts.sum())
+    assert task.divergence(*[task.scores(translator.albert, batch)] * 2, batch).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_smoothing_changes_the_loss(translator: Model) -> None:
+    task = translator.task
+    assert isinstance(task, Translate)
+    batch = collate(learned(task, translator, RECORDS[:3]), 0)
+    scores = task.scores(translator.albert, batch)
+    losses = []
+    for task.label_smoothing in (0.0, 0.3):
+        losses.append(task.loss(scores, batch).item())
+    assert losses[0] != losses[1]
+
+
+def test_pairs_that_are_too_long_are_left_out_and_told(translator: Model) -> None:
+    task = task_of()
+    records = [*RECORDS[:2], TranslateInput(PROSE[0] * 20, "RAIN", "file, line 3")]
+    assert len(learned(task, translator, records)) == 2
+    assert task.left_out == ["file, line 3: too long to learn from as one; cut it into sentences"]
+
+
+def test_characters_that_it_will_never_write_are_told() -> None:
+    assert task_of().remarks(RECORDS) == []
+    (remark,) = task_of().remarks([*RECORDS, TranslateInput("a", "東京")])
+    assert "1 of 11 targets hold characters" in remark
+
+
+def test_a_given_vocabulary_is_used(tmp_path: Path) -> None:
+    given = train_unigram(["EINS ZWEI DREI VIER"] * 20, 64, lowercase=False)
+    given.save(tmp_path / "tok")
+    assert task_of(target_tokenizer=tmp_path / "tok").target.fingerprint == given.fingerprint
+
+
+def test_depths_are_thirds_of_the_passes_or_as_told(model: Model) -> None:
+    assert task_of().read_depths(model.config) == (1, 2, 3)
+    assert task_of(decoder_depths=(0, 3)).read_depths(model.config) == (0, 3)
+    with pytest.raises(ConfigError, match=r"decoder_depths=\(4,\) must lie between 0 and the encoder's 3 passes"):
+        task_of(decoder_depths=(4,)).head(model.config)
+
+
+# Answers
+
+
+def test_many_texts_are_translated_as_each_alone(translator: Model) -> None:
+    texts = [record.source for record in RECORDS[:5]]
+    together = translator.predict(texts)
+    for text, answer in zip(texts, together, strict=True):
+        (alone,) = translator.predict([text])
+        assert alone.translation == answer.translation
+        assert alone.log_likelihood == pytest.approx(answer.log_likelihood, abs=1e-5)
+        assert answer.unknown == []
+
+
+def test_a_long_text_is_translated_sentence_by_sentence(translator: Model) -> None:
+    task = translator.task
+    assert isinstance(task, Translate)
+    task.longest = max(len(one) for one in translator.tokenizer.encode(PROSE[:4]))
+    text = " ".join(PROSE[:4])
+    (example,) = task.features([TranslateInput(text)], translator.tokenizer, 64)
+    assert example.notes.parts == PROSE[:4]
+    one_by_one = translator.predict(PROSE[:4])
+    assert translator.predict([text])[0].translation == " ".join(x.translation for x in one_by_one if x.translation)
+
+
+def test_what_learned_from_sentences_translates_them_one_by_one(translator: Model) -> None:
+    texts = ["Rain fell. It fell again.", "Rain fell on the roof."]
+    for sources, parts in (
+        (PROSE[:10], [["Rain fell.", "It fell again."], texts[1:]]),
+        (texts[:1] * 3, [[x] for x in texts]),
+    ):
+        task = task_of()
+        learned(task, translator, [TranslateInput(source, source.upper()) for source in sources])
+        saved, _ = task.to_save(torch.nn.Identity())
+        again = Translate.from_settings({"options": saved.options() | {"decoder": saved.shape | {"depths": [1]}}})
+        for one in (task, saved, again):
+            one.longest = 64
+            examples = one.features([TranslateInput(text) for text in texts], translator.tokenizer, 64)
+            assert [example.notes.parts for example in examples] == parts
+
+
+def test_a_text_of_nothing_has_an_answer(translator: Model) -> None:
+    task = translator.task
+    assert isinstance(task, Translate)
+    task.by_sentence = True
+    assert len(translator.predict(["", " \n ", "...\n!"])) == 3
+
+
+def test_no_word_is_lost_where_a_sentence_is_cut(tokenizer: Tokenizer) -> None:
+    text = "The keeper of the lighthouse and the baker of the village " * 9 + ". Rain fell. It fell again."
+    for longest in (8, 12, 30):
+        parts = parts_of(text, tokenizer, longest)
+        assert "".join("".join(parts).split()) == "".join(text.split())
+        assert longest < 12 or " ".join(parts) == text  # a word of more pieces than fit is cut too
+        assert max(len(one) for one in tokenizer.encode(parts)) <= longest + 2
+
+
+def test_short_sentences_are_read_together(tokenizer: Tokenizer) -> None:
+    assert parts_of("Rain fell. It fell.", tokenizer, 60) == ["Rain fell. It fell."]
+
+
+def test_what_cannot_be_read_is_reported_and_copied_where_the_decoder_says_unknown(translator: Model) -> None:
+    task = translator.task
+    assert isinstance(task, Translate)
+    record = TranslateInput("Rain fell on 東京 (twice).")
+    translator.tokenizer.warns = False
+    (example,) = task.features([record], translator.tokenizer, 64)
+    assert "".join(example.notes.unknown) == "東京"
+    (sequence,) = example.sequences
+    column = next(at for at, (start, end) in enumerate(sequence.offsets) if "東" in record.source[start:end])
+    known = task.target.encode(["RAIN"])[0].ids[1:-1]
+    ids = [*known, task.target.unk_id, *known, task.target.sep_id]
+    looked = [0] * len(known) + [column] + [0] * (len(known) + 1)
+    scores = {"ids": torch.tensor([ids]), "looked_at": torch.tensor([looked]), "log_likelihood": torch.tensor([-2.0])}
+    answer = task.answer(record, example, scores)
+    start, end = sequence.offsets[column]
+    assert answer.translation == f"RAIN {record.source[start:end]} RAIN"
+    assert answer.log_likelihood == pytest.approx(-2.0 / len(ids))
+
+
+def test_too_many_parts_are_refused(translator: Model) -> None:
+    with pytest.raises(DataError, match="256 is the most; cut it"):
+        translator.predict([PROSE[0] * 300])
+
+
+def test_scores_are_those_of_sacrebleu(translator: Model) -> None:
+    sacrebleu = peer("sacrebleu")
+    task = translator.task
+    assert isinstance(task, Translate)
+    outputs = translator.predict([record.source for record in RECORDS])
+    right = [RECORDS[0].target, *(output.translation for output in outputs[1:])]
+    given = [type(outputs[0])(text or "", 0.0, []) for text in right]
+    found = task.metrics(RECORDS, given)
+    truths = [[record.target for record in RECORDS]]
+    assert found["bleu"] == sacrebleu.corpus_bleu(right, truths).score > 0
+    assert found["chrf"] == sacrebleu.corpus_chrf(right, truths).score
+    assert "nrefs:1|case:mixed|eff:no|tok:13a" in task.signatures()["bleu"]
+    assert task.judge(RECORDS[0], given[0]).right == 1
+    assert task.judge(RECORDS[1], given[1]).right < 1
+    assert task.baseline(RECORDS)["bleu"] < 100
+
+
+# Folders
+
+
+def test_a_folder_is_read_again_with_its_vocabulary(translator: Model, tmp_path: Path) -> None:
+    transformers = peer("transformers")
+    task = translator.task
+    assert isinstance(task, Translate)
+    task.how, task.longest = Search(2, 0.5), 30
+    translator.save(tmp_path)
+    again = load(tmp_path)
+    assert isinstance(again.task, Translate)
+    assert (again.task.how, again.task.longest) == (Search(2, 0.5), 30)
+    assert again.predict(PROSE[:3]) == translator.predict(PROSE[:3])
+    with pytest.raises(ValueError, match="litebert"):
+        transformers.AutoModel.from_pretrained(tmp_path)  # which would answer without the decoder
+
+    other = train_unigram(PROSE, 200, lowercase=False)
+    other.save(tmp_path / "target")
+    with pytest.raises(CheckpointError, match="do not belong together"):
+        load(tmp_path)
