@@ -7,10 +7,9 @@ import {
   area,
   composer,
   eitherModel,
-  exampleChips,
   field,
   heading,
-  modelPicker,
+  modelAndExamples,
   primary,
   results,
   worker,
@@ -36,22 +35,10 @@ export default {
     const ask = primary("translate_ask");
     const place = results("translate_empty");
     const work = worker(place, ask);
-    let begun = false;
-    const chips = exampleChips(
-      "translate",
-      (text) => text,
-      (text) => {
-        input.value = text;
-        submit();
-      },
-    );
-    const picker = modelPicker("translate", (model) => {
-      const examples = chips.update(model);
-      if (!begun) input.value = examples[0];
-    });
+    const { chips, picker, begin } = modelAndExamples("translate", { inputs: [input], submit });
 
     async function submit() {
-      begun = true;
+      begin();
       const text = input.value;
       if (!text.trim()) return input.focus();
       const found = await work((signal) => post("translate", { text, model: picker.current().id }, signal), submit);
@@ -61,9 +48,6 @@ export default {
       announce("translate_said", { text: answer.translation });
     }
 
-    input.addEventListener("input", () => {
-      begun = true;
-    });
     const card = composer({
       fields: [field("translate_text", input)],
       chips: chips.node,
