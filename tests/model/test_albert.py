@@ -175,6 +175,28 @@ def test_packed_and_dense_agree_on_real_tokens(tiny_config: AlbertConfig, backen
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("way", ["forward", "after_passes", "onwards"])
+def test_much_padding_is_left_out_of_all_but_attention_and_changes_nothing(tiny_config: AlbertConfig, way: str) -> None:
+    encoder, (ids, mask, segments) = encoder_of(tiny_config), padded_batch(tiny_config)
+    start = encoder.after_passes([1], ids, mask, segments)[0].detach()
+    ways = {
+        "forward": lambda: encoder(ids, mask, segments),
+        "after_passes": lambda: encoder.after_passes([0, 2], ids, mask, segments)[1],
+        "onwards": lambda: encoder.onwards(start, mask, 1),
+    }
+    widened: list[int] = []
+    encoder.ffn[0].register_forward_hook(lambda module, given, out: widened.append(len(out)))
+    found = []
+    for backend in ("eager", "auto"):  # eager, which graphs are made with, computes padding too
+        encoder.backend = backend  # type: ignore[assignment]
+        encoder.zero_grad()
+        hidden = ways[way]() * mask[..., None]
+        hidden.square().sum().backward()
+        found.append((hidden.detach(), encoder.ffn[0].widen.weight.grad.clone()))
+    assert set(widened) == {mask.numel(), int(mask.sum())}
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
 def test_padding_returns_zero_and_its_content_changes_nothing(tiny_config: AlbertConfig) -> None:
     encoder = encoder_of(tiny_config)
     ids, mask, segments = padded_batch(tiny_config)
@@ -253,7 +275,7 @@ def test_rows_that_nobody_wants_cost_the_last_pass_little(tiny_config: AlbertCon
     encoder.ffn[0].register_forward_hook(lambda module, given, out: widened.append(len(out)))
     encoder(ids, mask)
     encoder(ids, mask, rows=torch.tensor([0, 9]))
-    assert widened == [27, 2]
+    assert widened == [int(mask.sum()), 2]
 
 
 @pytest.mark.parametrize("distance", [0, 3])

@@ -6,6 +6,7 @@ H hidden, N heads, D = H / N channels per head.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, get_args
@@ -34,6 +35,10 @@ RunAll = Callable[["Encoder", Tensor, Layout, range, Tensor | None, Tensor | Non
 """(encoder, hidden, layout, passes, attention bias, wanted rows) -> the hidden states after these passes."""
 Seen = dict[str, Tensor]
 """A block's parameters as one pass sees them, by name; None in its place = as they are."""
+
+
+MOST_REAL = 0.9
+"""Of the columns of a batch: with fewer real tokens than that, a CPU saves time by leaving padding out."""
 
 
 class Attention(nn.Module):
@@ -108,7 +113,7 @@ class Encoder(nn.Module):
         self.run_all: RunAll | None = None
         """What computes all passes in one go, in the place of the loop over them."""
         self.unpadded = False
-        """On a CPU too, leave padding out of all but attention; worth it where that is most of the time."""
+        """On a CPU, leave even a little padding out of all but attention."""
         self.depth: int | None = None
         """Passes to run where the caller does not say; None = all of them."""
         self.weight_at: WeightAt | None = None
@@ -204,7 +209,7 @@ class Encoder(nn.Module):
         mask = None if attention_mask is None else attention_mask.bool().contiguous()
         if self.unpadded and mask is not None and bool(mask.all()):
             mask = None
-        if mask is not None and self._is_worth_packing(words, depth):
+        if mask is not None and self._is_worth_packing(words, mask, depth):
             return self._without_padding(words, mask, token_type_ids, depth, rows, tokens)
         columns = torch.arange(length, device=words.device)
         hidden = self._embed(words, columns, token_type_ids, length).flatten(0, 1)  # (T, H)
@@ -214,12 +219,21 @@ class Encoder(nn.Module):
         hidden = hidden.unflatten(0, (batch, length))
         return hidden if mask is None else hidden.where(mask[..., None], 0.0)
 
-    def _is_worth_packing(self, words: Tensor, depth: int | None) -> bool:
+    def _is_worth_packing(self, words: Tensor, mask: Tensor, depth: int | None) -> bool:
         """To find the padding takes a moment, which much work makes up for."""
         if self.unpadded:
             return True
+        if not self.can_fuse(words):
+            return words.device.type == "cpu" and self._has_much_padding(mask)
         small = is_small(self.config, words.shape[0] * words.shape[1], self.checked_depth(depth))
-        return not small and self.can_fuse(words) and not torch.cuda.is_current_stream_capturing()
+        return not small and not torch.cuda.is_current_stream_capturing()
+
+    def _has_much_padding(self, mask: Tensor) -> bool:
+        """Is it worth leaving out on a CPU? Not where a graph is made that must do for other texts too, nor where
+        attention is asked for by columns, which a layout without padding counts anew."""
+        if self.backend == "eager" or self.relative_bias is not None or torch.compiler.is_compiling():
+            return False
+        return 0 < int(mask.sum()) < MOST_REAL * mask.numel()
 
     def _without_padding(
         self,
@@ -243,7 +257,7 @@ class Encoder(nn.Module):
         hidden = self._run(hidden, Packed.of(mask.sum(1), length, tokens), depth, rows)
         if rows is not None:
             return hidden
-        return hidden.new_zeros(len(flat), hidden.shape[1]).index_copy(0, real, hidden).unflatten(0, mask.shape)
+        return _columns(hidden, real, mask.shape)
 
     def packed(
         self,
@@ -272,22 +286,30 @@ class Encoder(nn.Module):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
     ) -> list[Tensor]:
-        """The hidden states, (B, L, H), after each of these numbers of passes; what is padded is not 0 here."""
-        batch, length = input_ids.shape
+        """The hidden states, (B, L, H), after each of these numbers of passes; in the padding stands anything."""
+        length = input_ids.shape[1]
         columns = torch.arange(length, device=input_ids.device)
-        hidden = self._embed(self.word_embeddings(input_ids), columns, token_type_ids, length).flatten(0, 1)
-        layout = Dense(batch, length, None if attention_mask is None else attention_mask.bool().contiguous())
+        layout, real = self._laid_out(input_ids, attention_mask)
+        hidden = _rows(self._embed(self.word_embeddings(input_ids), columns, token_type_ids, length), real)
         found: dict[int, Tensor] = dict.fromkeys(depths, hidden)
         if max(depths):
             self._run(hidden, layout, max(depths), None, found)
-        return [found[depth].unflatten(0, (batch, length)) for depth in depths]
+        return [_columns(found[depth], real, input_ids.shape) for depth in depths]
 
     def onwards(self, hidden: Tensor, attention_mask: Tensor, done: int, depth: int | None = None) -> Tensor:
         """The hidden states, (B, L, H), after `depth` passes or the last, from those after `done`: what learns above
         need not read again."""
-        batch, length = attention_mask.shape
-        layout = Dense(batch, length, attention_mask.bool().contiguous())
-        return self._run(hidden.flatten(0, 1), layout, depth, None, done=done).unflatten(0, (batch, length))
+        layout, real = self._laid_out(attention_mask, attention_mask)
+        last = self._run(_rows(hidden, real), layout, depth, None, done=done)
+        return _columns(last, real, attention_mask.shape)
+
+    def _laid_out(self, ids: Tensor, attention_mask: Tensor | None) -> tuple[Layout, Tensor | None]:
+        """How (B, L) texts are laid out, and which of the B * L tokens are left, (T,), if not all."""
+        mask = None if attention_mask is None else attention_mask.bool().contiguous()
+        if mask is None or mask.is_cuda or not self._has_much_padding(mask):
+            return Dense(len(ids), ids.shape[1], mask), None
+        real = mask.flatten().nonzero().squeeze(1)
+        return Packed.of(mask.sum(1), mask.shape[1], len(real)), real
 
     def until(
         self,
@@ -494,6 +516,17 @@ def _norm(layer: nn.LayerNorm, rows: Tensor, seen: Seen | None) -> Tensor:
     if seen is None:
         return layer(rows)
     return F.layer_norm(rows, layer.normalized_shape, seen["norm.weight"], seen["norm.bias"], layer.eps)
+
+
+def _rows(columns: Tensor, real: Tensor | None) -> Tensor:  # (B, L, H) -> (T, H)
+    """All of them, or those of the B * L that are real."""
+    return columns.flatten(0, 1) if real is None else columns.flatten(0, 1)[real]
+
+
+def _columns(rows: Tensor, real: Tensor | None, shape: tuple[int, ...]) -> Tensor:  # (T, H) -> (B, L, H)
+    if real is None:
+        return rows.unflatten(0, shape)
+    return rows.new_zeros(math.prod(shape), rows.shape[1]).index_copy(0, real, rows).unflatten(0, shape)
 
 
 def _compute_dtype(hidden: Tensor) -> torch.dtype:
