@@ -67,8 +67,8 @@ def _tiers(evidence: Evidence) -> Iterator[str]:
     told = [f"{tier} {share:.0%}" for tier, share, _ in evidence.tried if share is not None]
     if told:
         yield (
-            f"of each half of the examples, by what the other half taught: {', '.join(told)} are told right; tier "
-            f"{evidence.tier} is used"
+            f"of each half of the examples, by what the other half taught: {', '.join(told)} are told right; by "
+            f"the probabilities of what is right, tier {evidence.tier} is used"
         )
     late = next(((tier, seconds) for tier, share, seconds in evidence.tried if share is None), None)
     if late is not None:
