@@ -307,7 +307,7 @@ class Encoder(nn.Module):
         """How (B, L) texts are laid out, and which of the B * L tokens are left, (T,), if not all."""
         mask = None if attention_mask is None else attention_mask.bool().contiguous()
         if mask is None or mask.is_cuda or not self._has_much_padding(mask):
-            return Dense(len(ids), ids.shape[1], mask), None
+            return Dense(ids.shape[0], ids.shape[1], mask), None  # a length would be a number in a graph
         real = mask.flatten().nonzero().squeeze(1)
         return Packed.of(mask.sum(1), mask.shape[1], len(real)), real
 
