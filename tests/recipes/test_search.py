@@ -144,6 +144,12 @@ def test_simcse_sets_dropout_and_refuses_to_go_without(
     run = command(start, plain, tmp_path / "out", "--task", "similarity", "--epochs", 1)
     assert litebert(*run, "--dropout", 0) == 2
     assert "dropout=0" in capsys.readouterr().err
+    assert litebert(*run, "--freeze-encoder") == 2
+    assert "freeze_encoder reads without it" in capsys.readouterr().err
+    train = pairs(tmp_path / "train.jsonl", 0)
+    mixed = command(start, train, tmp_path / "mixed", "--task", "similarity", "--mix", f"similarity={plain}")
+    assert litebert(*mixed, "--dropout", 0) == 2
+    assert "dropout=0" in capsys.readouterr().err
     assert litebert(*run) == 0
     assert "simcse: dropout is 0.1 in this run" in capsys.readouterr().err
     assert library.load(tmp_path / "out").config.hidden_dropout_prob == 0.1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import torch.nn.functional as F
 import litebert
 from litebert.data.batches import Example, collate
 from litebert.data.labelled import Source
-from litebert.errors import DataError
+from litebert.errors import CheckpointError, DataError
+from litebert.files import read_json
 from litebert.model import Albert
 from litebert.model.sentences import SentenceHead, SentenceMap
 from litebert.predict import Model
@@ -142,7 +144,7 @@ def test_cosent_is_that_of_sentence_transformers() -> None:
 def test_multiple_negatives_are_those_of_sentence_transformers(hard: bool) -> None:
     left, right, other = unit(9), unit(9, seed=1), unit(9, seed=2)
     candidates = torch.cat([right, other]) if hard else right
-    none = torch.zeros(9, 9, dtype=torch.bool)
+    none = torch.zeros(9, len(candidates), dtype=torch.bool)
     columns = [left, right, other] if hard else [left, right]
     ours = float(own_among_others(left, candidates, none))
     assert ours == pytest.approx(of_peer("MultipleNegativesRankingLoss", columns), rel=1e-5)
@@ -221,6 +223,51 @@ def test_what_belongs_together_is_searched_among_all(tokenizer: Tokenizer) -> No
     assert found["map"] == pytest.approx((1 + 1 / 2) / 2)
 
 
+def test_a_text_is_no_negative_of_itself_wherever_it_stands(tokenizer: Tokenizer, model: Model) -> None:
+    task = Similarity("negatives")
+    records = [
+        SimilarInput("rain", "thunder", negatives=("eggs",)), SimilarInput("thunder", "rain"),
+        SimilarInput("eggs", "butter"), SimilarInput("salt", "bread", negatives=("thunder", "rain")),
+    ]  # fmt: skip
+    examples = task.labelled(records, task.features(records, tokenizer, 32))
+    vectors = unit(11)  # rain thunder eggs | thunder rain | eggs butter | salt bread thunder rain
+    found = float(task.loss({"vectors": vectors}, collate(examples, tokenizer.pad_id)))
+    left, candidates = vectors[[0, 3, 5, 7]], vectors[[1, 4, 6, 8, 2, 9, 10]]
+    alike = 20 * left @ candidates.T
+    alike[0, [1, 5, 6]] = -torch.inf  # rain twice more, and thunder, which is its own
+    alike[1, [0, 5, 6]] = -torch.inf
+    alike[2, 4] = -torch.inf  # eggs
+    assert found == pytest.approx(float(F.cross_entropy(alike, torch.arange(4))), rel=1e-5)
+
+
+def test_scores_that_happen_to_be_0_and_1_are_scores(tmp_path: Path) -> None:
+    task = Similarity.learn_from([SimilarInput("a", "b", label) for label in (0.0, 0.4, 1.0)])
+    some = [SimilarInput("a", "b", 0.0), SimilarInput("c", "d", 1.0)]
+    assert task.metric_for(some) == "spearman"
+    assert "accuracy" not in task.metrics(some, [told([[1, 0], [0, 1]]), told([[1, 0], [1, 0]])])
+    assert Similarity.learn_from(some).metric_for(some) == "accuracy"
+
+
+def test_a_dash_where_there_is_no_nli_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("text_a,text_b,label\na,b,0.5\nc,d,-\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"line 3: label='-' is for NLI"):
+        Similarity.read(path)
+
+
+def test_a_negative_that_is_no_text_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"anchor": "a", "positive": "b", "negatives": [0]}\n', encoding="utf-8")
+    with pytest.raises(DataError, match=r"line 1: negative=0 must be a string"):
+        Similarity.read(path)
+
+
+@pytest.mark.parametrize("options", [{"sizes": [-40]}, {"scale": [1, 1]}], ids=str)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match="do not fit similarity"):
+        Similarity.from_settings({"options": options})
+
+
 def test_classes_find_their_own() -> None:
     records = [SimilarInput("a", label="x"), SimilarInput("b", label="x"), SimilarInput("c", label="y")]
     outputs = [told([[1, 0.1]]), told([[1, -0.1]]), told([[0, 1]])]
@@ -232,7 +279,7 @@ def test_classes_find_their_own() -> None:
 def test_the_threshold_is_where_most_are_right() -> None:
     random = np.random.default_rng(0)
     for _ in range(20):
-        scores, alike = random.random(15), random.random(15) < 0.5
+        scores, alike = random.integers(0, 9, 15) / 9, random.random(15) < 0.5  # some are equal
         best = best_threshold(scores, alike)
         right = ((scores >= best) == alike).sum()
         assert right == max(((scores >= at) == alike).sum() for at in [*scores, 2.0])
@@ -263,7 +310,7 @@ def test_every_loss_has_a_gradient_for_the_encoder_and_the_map(
     head: Any = albert.heads[task.head_name]
     for weight in (head.linear.weight, albert.encoder.word_embeddings.weight):
         assert weight.grad is not None
-        assert torch.isfinite(weight.grad).all()
+        assert 0 < weight.grad.norm() < torch.inf
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
@@ -302,6 +349,43 @@ def test_what_sentence_transformers_saves_is_read(pooling: str, model: Model, tm
     ours = litebert.load(tmp_path / "theirs")
     assert ours.dimensions == 8
     np.testing.assert_allclose(ours.embed(PROSE[:5]), theirs.encode(PROSE[:5]), atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_vectors_of_length_one_come_and_go(bias: bool, model: Model, tmp_path: Path) -> None:
+    peer("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
+
+    model.save(tmp_path / "ours")
+    size = model.config.hidden_size
+    dense = modules.Dense(size, 8, bias=bias, activation_function=torch.nn.Identity())
+    parts = [modules.Transformer(str(tmp_path / "ours")), modules.Pooling(size), dense, modules.Normalize()]
+    theirs = SentenceTransformer(modules=parts, device="cpu")
+    theirs.save(str(tmp_path / "theirs"))
+    ours = litebert.load(tmp_path / "theirs")
+    np.testing.assert_allclose(ours.embed(PROSE[:5]), theirs.encode(PROSE[:5]), atol=1e-5)
+    ours.save(tmp_path / "again")
+    back = SentenceTransformer(str(tmp_path / "again"), device="cpu")
+    np.testing.assert_allclose(np.linalg.norm(back.encode(PROSE[:5]), axis=1), 1.0, atol=1e-5)
+    np.testing.assert_allclose(back.encode(PROSE[:5]), theirs.encode(PROSE[:5]), atol=1e-5)
+
+
+def test_of_what_sentence_transformers_adds_and_we_do_not_the_user_hears(model: Model, tmp_path: Path) -> None:
+    model.save(tmp_path)
+    said = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(said), encoding="utf-8")
+    with pytest.warns(UserWarning, match="puts 'query: ' before every text; embed does not"):
+        litebert.load(tmp_path)
+
+
+def test_passes_that_begin_with_the_embeddings_are_refused(model: Model, tmp_path: Path) -> None:
+    made = SentenceMap.plain(model.config.hidden_size, passes=2)
+    Model(model.albert.with_heads({}), model.tokenizer, Similarity(), model.max_length, made).save(tmp_path)
+    config = tmp_path / "1_WeightedLayerPooling" / "config.json"
+    config.write_text(json.dumps(read_json(config) | {"layer_start": 0}), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"begins with the embeddings \(layer_start=0\)"):
+        litebert.load(tmp_path)
 
 
 def test_the_mean_of_the_last_passes_is_what_it_says(model: Model) -> None:

@@ -70,6 +70,8 @@ def student_of(teacher: Model, start: Model, passes: int) -> Model:
     length = min(teacher.max_length, shape.max_position_embeddings)
     after = None if by_text(teacher, start) or shape.hidden_size != teacher.config.hidden_size else teacher.after
     student = Model(albert, start.tokenizer, task, length, None if isinstance(task, TrainableTask) else after)
+    if (made := student.after) is not None and made.passes > passes:
+        student.after = replace(made, passes=passes)  # it has no more of them
     student.source = start.source
     return student
 

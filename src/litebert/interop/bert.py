@@ -111,7 +111,9 @@ def _remark_on_pooling(path: Path) -> None:
     said = read_json(name) if name.is_file() else {}
     others = sorted(key for key, value in said.items() if key.startswith("pooling_mode_") and value is True)
     if others not in ([], ["pooling_mode_mean_tokens"]):
-        message = f"{path}: its vectors are not means over tokens ({', '.join(others)}); those of embed are"
+        message = (
+            f"{path}: its vectors are not means over tokens ({', '.join(others)}); those that a student learns from are"
+        )
         warnings.warn(message, stacklevel=4)
 
 

@@ -59,7 +59,10 @@ class Vectors(nn.Module):
     def __init__(self, albert: Albert, after: SentenceMap | None) -> None:
         super().__init__()
         if after is not None and after.passes > 1:
-            raise ConfigError(f"a graph gives the last states, and these vectors are of the last {after.passes} passes")
+            raise ConfigError(
+                f"a graph gives the last states, and these vectors are of the last {after.passes} passes; teach the "
+                "model without --last-passes"
+            )
         self.encoder = albert.encoder
         self.head = None if after is None else SentenceHead(after)
 

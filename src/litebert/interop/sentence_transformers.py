@@ -19,6 +19,7 @@ from litebert.tokenizer import Tokenizer
 
 COUNTS = "1_WordWeights"
 LAST = "1_WeightedLayerPooling"
+UNIT = "3_Normalize"
 MAP = "2_Dense"
 POOLINGS: dict[str, Pooling] = {
     "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean"
@@ -60,6 +61,9 @@ def write_modules(
             tensors = {"linear.weight": after.weight, "linear.bias": after.bias}
             kind = np.float16 if half else np.float32
             safetensors.numpy.save_file({name: value.astype(kind) for name, value in tensors.items()}, temporary)
+    if after is not None and after.of_length_one:
+        kinds[UNIT] = "Normalize"
+        write_json(path / UNIT / "config.json", {})
     write_json(path / "sentence_bert_config.json", {"max_seq_length": max_length})
     modules = [
         {"idx": number, "name": str(number), "path": place, "type": _MODULE + kind}
@@ -92,14 +96,26 @@ def read_map(path: Path, hidden: int, tokenizer: Tokenizer) -> SentenceMap | Non
             changes["tokens"] = _read_counts(path / COUNTS / "config.json", tokenizer.vocabulary())
         elif kind.endswith(".WeightedLayerPooling") and place == LAST:
             changes["passes"] = _read_passes(path / LAST)
+        elif kind.endswith(".Normalize"):
+            changes["of_length_one"] = True
         elif kind.endswith(".Pooling") and _is_inside(path, place):
             changes |= _read_pooling(path / place / "config.json")
-        elif not kind.endswith((".Transformer", ".Pooling", ".Normalize")):
+        elif not kind.endswith((".Transformer", ".Pooling")):
             message = f"{path}: embed leaves out the module {kind}, which sentence-transformers would apply"
             warnings.warn(message, stacklevel=4)
+    _remark_on_prompt(path)
     if not changes:
         return found
     return replace(found or SentenceMap.plain(hidden), **changes)
+
+
+def _remark_on_prompt(path: Path) -> None:
+    name = path / "config_sentence_transformers.json"
+    settings = read_json(name) if name.is_file() else {}
+    prompts, usual = settings.get("prompts"), settings.get("default_prompt_name")
+    if isinstance(prompts, dict) and prompts.get(usual):
+        message = f"{path}: sentence-transformers puts {str(prompts[usual])[:40]!r} before every text; embed does not"
+        warnings.warn(message, stacklevel=5)
 
 
 def _is_inside(path: Path, place: str) -> bool:
@@ -129,6 +145,11 @@ def _read_passes(path: Path) -> int:
         passes = int(settings["num_hidden_layers"]) + 1 - int(settings["layer_start"])
     except (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error}); download the folder again") from error
+    if passes > settings["num_hidden_layers"]:
+        raise CheckpointError(
+            f"{path}: begins with the embeddings (layer_start={settings['layer_start']}), and we take the mean of "
+            "passes; give layer_start=1 or more"
+        )
     if passes < 1 or weights.shape != (passes,) or not np.allclose(weights, weights[:1]):
         raise CheckpointError(f"{path}: we take the plain mean of the last passes, not {weights.tolist()[:8]}")
     return passes
@@ -156,7 +177,8 @@ def _read_dense(path: Path, hidden: int) -> SentenceMap | None:
         return None
     try:
         tensors = safetensors.numpy.load_file(path / "model.safetensors")
-        weight, bias = tensors["linear.weight"], tensors["linear.bias"]
+        weight = tensors["linear.weight"]
+        bias = tensors.get("linear.bias", np.zeros(len(weight), np.float32))
     except (OSError, KeyError, safetensors.SafetensorError) as error:
         raise CheckpointError(
             f"{path / 'model.safetensors'}: cannot be read ({error}); download the folder again"

@@ -34,6 +34,8 @@ class SentenceMap:
     pooling: Pooling = "mean"
     passes: int = 1
     """The mean of the hidden states after so many last passes is pooled."""
+    of_length_one: bool = False
+    """sentence-transformers calls it Normalize."""
 
     @classmethod
     def plain(cls, hidden: int, pooling: Pooling = "mean", passes: int = 1) -> SentenceMap:
@@ -48,7 +50,8 @@ class SentenceMap:
     def __call__(self, means: np.ndarray) -> np.ndarray:  # (N, H) -> (N, D)
         # by torch: numpy's own threads, waiting busily for more, would take the cores from torch's for the next text
         given = (torch.from_numpy(np.asarray(one, dtype=np.float32)) for one in (means, self.weight, self.bias))
-        return F.linear(*given).numpy()
+        found = F.linear(*given)
+        return (F.normalize(found, dim=1) if self.of_length_one else found).numpy()
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:  # (N, D)
@@ -70,7 +73,7 @@ class SentenceHead(nn.Module):
 
     def __init__(self, made: SentenceMap) -> None:
         super().__init__()
-        self.pooling, self.passes = made.pooling, made.passes
+        self.pooling, self.passes, self.of_length_one = made.pooling, made.passes, made.of_length_one
         self.linear = nn.Linear(made.weight.shape[1], made.weight.shape[0], device="meta").to_empty(device="cpu")
         with torch.no_grad():
             self.linear.weight.copy_(torch.from_numpy(made.weight))
@@ -79,12 +82,13 @@ class SentenceHead(nn.Module):
         self.register_buffer("tokens", None if made.tokens is None else torch.from_numpy(made.tokens).float())
 
     def forward(self, states: Tensor, ids: Tensor, real: Tensor) -> Tensor:  # (N, L, H), (N, L) twice -> (N, D)
-        return exact(self.linear, pooled(states, ids, real, self.pooling, self.tokens))
+        found = exact(self.linear, pooled(states, ids, real, self.pooling, self.tokens))
+        return F.normalize(found, dim=1) if self.of_length_one else found
 
     def as_map(self) -> SentenceMap:
         weight, bias = (one.detach().float().cpu().numpy() for one in (self.linear.weight, self.linear.bias))
         tokens = None if self.tokens is None else self.tokens.cpu().numpy()
-        return SentenceMap(weight, bias, tokens, self.pooling, self.passes)
+        return SentenceMap(weight, bias, tokens, self.pooling, self.passes, self.of_length_one)
 
 
 def pooled(

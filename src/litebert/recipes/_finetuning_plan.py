@@ -113,14 +113,19 @@ class Plan:
             return {}, self.task.baseline(self.held_out)
         return measured(self.config, self.tested, self.device)
 
+    @property
+    def _needs_dropout(self) -> bool:
+        return any(lesson.task.needs_dropout for lesson in self.lessons)
+
     def _checked_shape(self) -> AlbertConfig:
         """The shape of the model that is to learn."""
         config = self.config
         changes: dict[str, Any] = {}
-        two_readings = config.r_drop or self.task.needs_dropout
+        two_readings = config.r_drop or self._needs_dropout
         dropout = 0.1 if config.dropout is None and two_readings else config.dropout
-        if self.task.needs_dropout and dropout == 0:
-            raise ConfigError("simcse compares two readings that dropout makes different, and dropout=0; leave it out")
+        if self._needs_dropout and (dropout == 0 or config.freeze_encoder):
+            off = "freeze_encoder reads without it" if config.freeze_encoder else "dropout=0"
+            raise ConfigError(f"simcse compares two readings that dropout makes different, and {off}; leave it out")
         if dropout is not None:
             changes |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
         if config.lora:
@@ -195,7 +200,7 @@ class Plan:
             say(f"{config.model} was taught {before.name}: its head is replaced by a new one")
         for other, given in zip(self.lessons[1:], config.mix, strict=True):
             say(f"beside it, {other.task.name}: {len(other.records):,} examples of {given.partition('=')[2]}")
-        if (config.r_drop or self.task.needs_dropout) and config.dropout is None:
+        if (config.r_drop or self._needs_dropout) and config.dropout is None:
             why = "r_drop" if config.r_drop else "simcse"
             say(f"{why}: dropout is 0.1 in this run, because two readings must differ")
         for remark in lesson.task.remarks(lesson.records):

@@ -15,6 +15,8 @@ Kind = Literal["scored", "labelled", "positives", "classes", "plain"]
 """What is known: how alike two texts are; whether they are; which belong together; which class each has; nothing."""
 ALIKE, NEITHER, UNLIKE = "entailment", "neutral", "contradiction"
 NLI = (ALIKE, NEITHER, UNLIKE)
+DISPUTED = "-"
+"""In NLI's files, where people did not agree."""
 MOST_NEGATIVES = 16
 
 
@@ -55,7 +57,12 @@ def read_similar(path: Path, source: Source) -> list[SimilarInput]:
             records.append(_of_row(row))
         except DataError as error:
             source.refuse(error)
-    return _from_nli(records, source) if any(_is_nli(record) for record in records) else records
+    if any(_is_nli(record) for record in records):
+        return _from_nli(records, source)
+    for record in records:
+        if record.text_b is not None and record.label == DISPUTED:
+            source.refuse(DataError(f"{record.where}: label='-' is for NLI, and no row has one of {', '.join(NLI)}"))
+    return [record for record in records if record.text_b is None or record.label != DISPUTED]
 
 
 def similar_of(values: Mapping[str, Any], where: str) -> SimilarInput:
@@ -113,7 +120,7 @@ def _of_row(row: Row) -> SimilarInput:
 def _label(value: Any, pair: bool, where: str) -> float | str | None:
     if value is None or not pair:
         return None if value is None else str(value)
-    if isinstance(value, str) and value.strip().lower() in (*NLI, "-"):
+    if isinstance(value, str) and value.strip().lower() in (*NLI, DISPUTED):
         return value.strip().lower()
     try:
         number = float(value)
@@ -132,8 +139,9 @@ def _negatives(values: Mapping[str, Any], where: str) -> Iterable[str]:
         if str(name).startswith("negative"):
             found += value if isinstance(value, (list, tuple)) else [value]
     found = [one for one in found if one is not None and one != ""]
-    if wrong := next((one for one in found if not isinstance(one, str)), None):
-        raise DataError(f"{where}: negative={wrong!r} must be a string, or a list of them")
+    for one in found:
+        if not isinstance(one, str):
+            raise DataError(f"{where}: negative={one!r} must be a string, or a list of them; put it in quotes")
     return found[:MOST_NEGATIVES]
 
 
@@ -154,7 +162,7 @@ def _from_nli(records: Sequence[SimilarInput], source: Source) -> list[SimilarIn
             # several that follow from one premise get one each that does not
             unlike[record.text] = others = others[1:] + others[:1]
             found.append(replace(record, label=None, negatives=tuple(others[-1:])))
-        elif not _is_nli(record) and record.label != "-":  # on which people did not agree
+        elif not _is_nli(record) and record.label != DISPUTED:
             problem = f"label={record.label!r} must be one of {', '.join(NLI)}, as those of other rows are"
             source.refuse(DataError(f"{record.where}: {problem}"))
     return found

@@ -23,15 +23,14 @@ def cosent(cosines: Tensor, truth: Tensor) -> Tensor:  # (B,), (B,)
     return torch.logsumexp(torch.cat([off.new_zeros(1), off]), 0)
 
 
-def own_among_others(anchors: Tensor, candidates: Tensor, same: Tensor) -> Tensor:  # (B, D), (C, D), (B, B)
+def own_among_others(anchors: Tensor, candidates: Tensor, same: Tensor) -> Tensor:  # (B, D), (C, D), (B, C)
     """How unlikely it is to find one's own, the candidate of the same number, among all of them (multiple negatives).
 
-    `same` says which of the first B candidates belong to each anchor as well: they are no negatives.
+    `same` says which candidates are the anchor itself, or belong to it as well: they are no negatives.
     """
-    own = torch.eye(len(anchors), dtype=torch.bool, device=anchors.device)
-    alike = SCALE * anchors @ candidates.T
-    left_out = F.pad(same & ~own, (0, len(candidates) - len(anchors)))
-    return F.cross_entropy(alike.masked_fill(left_out, -torch.inf), torch.arange(len(anchors), device=anchors.device))
+    own = torch.eye(len(anchors), len(candidates), dtype=torch.bool, device=anchors.device)
+    alike = (SCALE * anchors @ candidates.T).masked_fill(same & ~own, -torch.inf)
+    return F.cross_entropy(alike, torch.arange(len(anchors), device=anchors.device))
 
 
 def contrast(vectors: Tensor, owners: Tensor, temperature: float) -> Tensor:  # (B, D) of length 1, (B,)

@@ -35,6 +35,8 @@ LOSSES: dict[Kind, tuple[Loss, ...]] = {
     "plain": ("simcse",),
 }
 """What can be learned with from each kind of file; the first is taken by itself."""
+NOBODY = -1
+"""In the place of a text where an example has fewer than others."""
 METRICS: dict[Kind, str] = {
     "scored": "spearman", "labelled": "accuracy", "positives": f"ndcg@{GAIN_AT}", "classes": "map", "plain": "spread"
 }  # fmt: skip
@@ -67,9 +69,12 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
         sizes: Sequence[int] = (),
         threshold: float = 0.5,
         scale: tuple[float, float] = (0.0, 1.0),
+        kind: Kind | None = None,
     ) -> None:
         """`sizes`: the first so many numbers of a vector are to tell by themselves (Matryoshka), beside all of them.
-        Cosines from `threshold` on mean that two are alike; labels go from the first of `scale` to the second."""
+        Cosines from `threshold` on mean that two are alike; labels go from the first of `scale` to the second. `kind`
+        is what was known of the texts that it learns from."""
+        self.kind = kind
         self.loss_name, self.pooling, self.last_passes = loss, pooling, last_passes
         self.sizes, self.threshold, self.scale = tuple(sorted(set(sizes), reverse=True)), threshold, scale
 
@@ -81,6 +86,8 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
         try:
             low, high = options.get("scale", (0.0, 1.0))
             sizes, threshold = [int(size) for size in options.get("sizes", [])], float(options.get("threshold", 0.5))
+            if any(size < 1 for size in sizes) or float(low) >= float(high):
+                raise ValueError(f"sizes={sizes} must be 1 or more, and scale={low, high} go up")
             return cls(sizes=sizes, threshold=threshold, scale=(float(low), float(high)))
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"options={options!r} in config.json do not fit similarity ({error})") from error
@@ -106,7 +113,7 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
         if kind in ("scored", "labelled") and wanted == "cosent" and min(numbers) == max(numbers):
             raise DataError("column 'label' holds the same number everywhere; there is nothing to learn: check it")
         scale = (min(numbers), max(numbers)) if numbers and min(numbers) < max(numbers) else (0.0, 1.0)
-        return cls(wanted, pooling, last_passes, sizes, scale=scale)
+        return cls(wanted, pooling, last_passes, sizes, scale=scale, kind=kind)
 
     def settings(self) -> dict[str, Any]:
         return {}
@@ -166,8 +173,9 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
                     for owner, one in zip(own, example.sequences, strict=True)}  # fmt: skip
             return [Example([one, one], np.array([owner, owner])) for owner, one in once.items()]
         if self.loss_name == "negatives":
+            most = max(map(len, number))
             return [
-                replace(example, target=np.array(own[:2]))
+                replace(example, target=np.array(own + [NOBODY] * (most - len(own))))
                 for record, own, example in zip(inputs, number, examples, strict=True)
                 if record.label in (None, 1.0)
             ]
@@ -192,7 +200,11 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
             return cosent((left * right).sum(1), targets)
         rest = torch.ones(len(vectors), dtype=torch.bool, device=vectors.device)
         rest[first] = rest[first + 1] = False
-        same = (targets[:, None] == targets).any(2)  # one text in two examples
+        numbers = targets[targets != NOBODY]  # (S,) which text each sequence is
+        anchors, partners = numbers[first], numbers[first + 1]
+        candidates = torch.cat([partners, numbers[rest]])
+        same = (anchors[:, None] == candidates) | (partners[:, None] == candidates)  # one text in two places
+        same[:, : len(anchors)] |= anchors[:, None] == anchors
         return own_among_others(left, torch.cat([right, vectors[rest]]), same)
 
     def divergence(self, scores: Scores, others: Scores, batch: Batch) -> Tensor:
@@ -202,17 +214,22 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
     # --- how right it is
 
     def metric_for(self, inputs: Sequence[SimilarInput]) -> str:
-        return METRICS[kind_of(inputs)]
+        return METRICS[self._kind_of(inputs)]
+
+    def _kind_of(self, inputs: Sequence[SimilarInput]) -> Kind:
+        """Of scores, a part may happen to be 0 and 1 alone."""
+        kind = kind_of(inputs)
+        return "scored" if kind == "labelled" and self.kind == "scored" else kind
 
     def tune(self, inputs: Sequence[SimilarInput], examples: Sequence[Example], scores: Sequence[Scores]) -> None:
         """The threshold with which most pairs are told right."""
-        if kind_of(inputs) == "labelled":
+        if self._kind_of(inputs) == "labelled":
             found = [self.answer(*three).score for three in zip(inputs, examples, scores, strict=True)]
             self.threshold = best_threshold(np.array(found), _truth(inputs) > 0)
 
     def metrics(self, inputs: Sequence[SimilarInput], outputs: Sequence[SimilarOutput]) -> dict[str, float]:
         """By what is known; with several sizes, the one that decides for each of them too."""
-        kind = kind_of(inputs)
+        kind = self._kind_of(inputs)
         found = self._metrics(kind, inputs, [output.vectors for output in outputs])
         for size in self.sizes:
             cut = [unit(output.vectors[:, :size]) for output in outputs]
@@ -256,7 +273,7 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
 
     def baseline(self, inputs: Sequence[SimilarInput]) -> dict[str, float]:
         """All pairs the same: no correlation, and the commoner label."""
-        kind = kind_of(inputs)
+        kind = self._kind_of(inputs)
         if kind == "scored":
             return {"spearman": 0.0, "pearson": 0.0}
         share = float((_truth(inputs) > 0).mean()) if kind == "labelled" else 0.0
@@ -278,6 +295,7 @@ def best_threshold(scores: np.ndarray, alike: np.ndarray) -> float:
     order = np.argsort(scores, kind="stable")
     ordered, right = scores[order], alike[order]
     correct = right.sum() + np.concatenate([[0], np.cumsum(np.where(right, -1, 1))])  # with so many below it
+    correct[1:-1][ordered[:-1] == ordered[1:]] = -1  # nothing lies between two that are equal
     edges = np.concatenate([[ordered[0] - 1e-3], (ordered[:-1] + ordered[1:]) / 2, [ordered[-1] + 1e-3]])
     best = np.flatnonzero(correct == correct.max())
     return float(edges[best[len(best) // 2]])
