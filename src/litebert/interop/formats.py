@@ -174,7 +174,7 @@ def _read_keras(path: Path) -> Source:
 
     settings, tensors = read_keras(path)
     rows = [Row(name, tuple(tensor.shape), name) for name, tensor in tensors.items()]
-    return Source("keras-hub's AlbertBackbone", path.parent, settings, tensors, rows)
+    return Source("keras-hub's AlbertBackbone", path, settings, tensors, rows)
 
 
 def _missing(source: Source) -> list[str]:

@@ -134,11 +134,21 @@ def save_folder(path: Path, folder: Folder, half: bool = False) -> None:
     folder.tokenizer.save(path, folder.max_length)
     if folder.task is not None:
         folder.task.save_beside(path)
+    _write_tensors(path, tensors)
+    write_modules(path, folder.model.config, folder.max_length, folder.tokenizer, folder.after, half)
+    write_json(path / "config.json", settings_of(folder))
+
+
+def save_weights(path: Path, model: Albert, task: Task[Any, Any] | None) -> None:
+    """Write the weights and the settings of a model whose vocabulary nobody has; one can be put beside them later."""
+    _write_tensors(path, dict(tensors_of(model)))
+    write_json(path / "config.json", settings_of_weights(model, task, model.config.max_position_embeddings))
+
+
+def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     with replacing(path / "model.safetensors") as temporary:
         safetensors.torch.save_file(tensors, temporary, metadata={"format": "pt"})
     write_json(path / HASHES, {"model.safetensors": sha256_of(path / "model.safetensors")})
-    write_modules(path, folder.model.config, folder.max_length, folder.tokenizer, folder.after, half)
-    write_json(path / "config.json", settings_of(folder))
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -174,28 +184,33 @@ def config_from(settings: dict[str, Any], folder: Path) -> AlbertConfig:
 
 def settings_of(folder: Folder) -> dict[str, Any]:
     """What config.json says."""
-    config, task = folder.model.config, folder.task
+    settings = settings_of_weights(folder.model, folder.task, folder.max_length)
+    if folder.after is not None and folder.after.passes > 1:
+        settings["output_hidden_states"] = True  # which sentence-transformers reads
+    if folder.int8 is not None:
+        settings["litebert"]["int8"], settings["model_type"] = folder.int8, "litebert"
+    tokenizer = folder.tokenizer
+    ids = {"pad_token_id": tokenizer.pad_id, "bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
+    return settings | ids
+
+
+def settings_of_weights(model: Albert, task: Task[Any, Any] | None, max_length: int) -> dict[str, Any]:
+    """What config.json says of a model without its vocabulary."""
+    config = model.config
     settings = {key: value for key, value in config.to_dict().items() if key not in OURS}
-    ours: dict[str, Any] = {key: getattr(config, key) for key in OURS} | {"max_length": folder.max_length}
+    ours: dict[str, Any] = {key: getattr(config, key) for key in OURS} | {"max_length": max_length}
     if config.sharing != "all":
         ours["num_hidden_groups"] = config.num_hidden_groups
         settings["num_hidden_groups"] = config.num_hidden_layers
     if task is not None:
         ours |= {"task": task.name, "options": task.options()}
         settings |= task.settings()
-    if folder.after is not None and folder.after.passes > 1:
-        settings["output_hidden_states"] = True  # which sentence-transformers reads
     # transformers would load these and ignore what makes them different, so it must not know them
     expressible = not (config.relative_attention_distance or config.depth_embedding or config.lora_rank)
-    if folder.int8 is not None:
-        ours["int8"], expressible = folder.int8, False
-    expressible = expressible and not any(theirs.startswith(_OWN_HEAD) for _, theirs, _ in name_map(folder.model))
+    expressible = expressible and not any(theirs.startswith(_OWN_HEAD) for _, theirs, _ in name_map(model))
     return settings | {
         "model_type": "albert" if expressible else "litebert",
-        "architectures": [_architecture(folder.model, task)],
-        "pad_token_id": folder.tokenizer.pad_id,
-        "bos_token_id": folder.tokenizer.cls_id,
-        "eos_token_id": folder.tokenizer.sep_id,
+        "architectures": [_architecture(model, task)],
         "dtype": "float32",
         "litebert": ours,
     }

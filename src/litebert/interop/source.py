@@ -39,7 +39,8 @@ class Source:
 
     kind: str
     """What it is, in words."""
-    folder: Path
+    path: Path
+    """Its file, or its folder where config.json says what it is."""
     settings: dict[str, Any]
     """As in a config.json."""
     tensors: dict[str, Tensor]
@@ -47,6 +48,10 @@ class Source:
     rows: list[Row]
     remarks: list[str] = field(default_factory=list)
     tokenizer: Tokenizer | None = None
+
+    @property
+    def folder(self) -> Path:
+        return self.path if self.path.is_dir() else self.path.parent
 
 
 def places_of(folder: Path) -> list[Path]:

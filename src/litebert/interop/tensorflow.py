@@ -74,7 +74,7 @@ def described(path: Path, tensors: dict[str, Tensor], rows: list[Row], kind: str
         # with E = H Google has no matrix there
         tensors |= {f"{PROJECT}.weight": torch.eye(size), f"{PROJECT}.bias": torch.zeros(size)}
     settings["embedding_size"] = size or settings["embedding_size"]
-    return Source(kind, path.parent, _with_task(settings, tensors), tensors, rows, remarks)
+    return Source(kind, path, _with_task(settings, tensors), tensors, rows, remarks)
 
 
 def write_google(folder: Folder, path: Path) -> list[Row]:

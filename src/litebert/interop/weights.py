@@ -65,10 +65,7 @@ def is_pytorch(path: Path) -> bool:
     """Is it what torch.save writes: a zip with a data.pkl in it, or in older files a certain number?"""
     with path.open("rb") as file:
         start = file.read(len(_OLD_PYTORCH))
-    if not start.startswith(b"PK") or not zipfile.is_zipfile(path):
-        return start == _OLD_PYTORCH
-    with zipfile.ZipFile(path) as archive:
-        return any(name.endswith("/data.pkl") for name in archive.namelist())
+    return start == _OLD_PYTORCH or any(entry.filename.endswith("/data.pkl") for entry in _zipped(path))
 
 
 def is_safetensors(path: Path) -> bool:
@@ -148,11 +145,18 @@ def _read_bin(path: Path) -> dict[str, Tensor]:
 
 
 def _check_size(path: Path) -> None:
-    size = path.stat().st_size
-    if zipfile.is_zipfile(path):  # a .bin is a zip, which can unpack to far more than it weighs
-        with zipfile.ZipFile(path) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
+    # a .bin is a zip, which can unpack to far more than it weighs
+    size = max(path.stat().st_size, sum(entry.file_size for entry in _zipped(path)))
     if size > WEIGHT_LIMIT_BYTES:
         raise CheckpointError(
             f"{path}: {size:,} bytes is over the limit of {WEIGHT_LIMIT_BYTES:,}; the largest ALBERT is under 1 GB"
         )
+
+
+def _zipped(path: Path) -> list[zipfile.ZipInfo]:
+    """What a zip says that it holds; nothing, if it is none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.infolist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError):
+        return []
