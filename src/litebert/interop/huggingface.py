@@ -98,8 +98,11 @@ def load_folder(path: Path) -> Folder:
     return assembled(path, settings, read_tensors(path))
 
 
-def assembled(path: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Folder:
-    """What a folder holds, from its config.json and its weights by their current names."""
+def assembled(
+    path: Path, settings: dict[str, Any], tensors: dict[str, Tensor], tokenizer: Tokenizer | None = None
+) -> Folder:
+    """What a folder holds, from its config.json and its weights by their current names; the tokenizer is read too,
+    unless it is given."""
     config = config_from(settings, path)
     task, heads = _heads_for(settings, config, tensors)
     with torch.device("meta"):  # shapes without memory: nothing is allocated for a file that does not fit
@@ -107,7 +110,7 @@ def assembled(path: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) 
     model.load_state_dict(_assemble(model, tensors, path), assign=True)
     if task is not None:
         task.load_beside(path)
-    tokenizer = Tokenizer.load(path)
+    tokenizer = Tokenizer.load(path) if tokenizer is None else tokenizer
     if tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(
             f"{path}: the tokenizer has {tokenizer.vocab_size} tokens and the model only {config.vocab_size}; "
