@@ -13,6 +13,7 @@ from litebert.errors import CheckpointError
 from litebert.files import read_json
 from litebert.interop.google_names import SECOND, WORDS, is_lone_patients, to_huggingface, with_slashes
 from litebert.interop.huggingface import Folder, assembled, load_folder, read_settings
+from litebert.interop.keras import is_keras, places_in, preset_tokenizer, read_preset
 from litebert.interop.source import Row, Source, no_vocabulary, only_one, tokenizer_beside
 from litebert.interop.table import is_table
 from litebert.interop.tensor_bundle import INDEX
@@ -51,7 +52,8 @@ def read_source(path: Path) -> Source:
     else:
         found = _weights_at(path)
         source = _reader_of(found)(found)
-    return replace(source, tokenizer=tokenizer_beside(source.folder), remarks=[*source.remarks, *_missing(source)])
+    tokenizer = source.tokenizer or tokenizer_beside(source.folder)
+    return replace(source, tokenizer=tokenizer, remarks=[*source.remarks, *_missing(source)])
 
 
 def is_folder_of_ours(path: Path) -> bool:
@@ -74,9 +76,11 @@ def _weights_at(path: Path) -> Path:
     for place in (path, path / "variables"):
         if place.is_dir():
             files = sorted(one for one in place.iterdir() if one.is_file())
-            for test in (is_safetensors, is_pytorch, is_table, _is_hdf5):
+            for test in (is_table, is_safetensors, is_pytorch):
                 if found := [one for one in files if test(one)]:
                     return only_one(found, place)
+            if found := [one for one in files if _is_hdf5(one)]:
+                return place if is_keras(place) else only_one(found, place)
     raise CheckpointError(
         f"{path}: holds no weights (no TensorFlow .index, safetensors, PyTorch or Keras file); give the folder or the "
         "file of a checkpoint"
@@ -84,6 +88,8 @@ def _weights_at(path: Path) -> Path:
 
 
 def _reader_of(path: Path) -> Callable[[Path], Source]:
+    if path.is_dir():
+        return _read_keras
     if not path.is_file():
         raise CheckpointError(f"{path}: is not there, and without its index a checkpoint cannot be read; put it back")
     if is_table(path) or path.suffix == INDEX:
@@ -170,11 +176,10 @@ def with_dots(name: str) -> str:
 
 
 def _read_keras(path: Path) -> Source:
-    from litebert.interop.keras import read_keras
-
-    settings, tensors = read_keras(path)
-    rows = [Row(name, tuple(tensor.shape), name) for name, tensor in tensors.items()]
-    return Source("keras-hub's AlbertBackbone", path, settings, tensors, rows)
+    settings, tensors = read_preset(path)
+    source = Source("keras-hub's AlbertBackbone", path, settings, tensors, [])
+    rows = [Row(place.theirs, place.shape, place.ours) for place in places_in(settings, tensors, source.folder)]
+    return replace(source, rows=rows, tokenizer=preset_tokenizer(source.folder))
 
 
 def _missing(source: Source) -> list[str]:

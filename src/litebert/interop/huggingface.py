@@ -92,12 +92,13 @@ def load_folder(path: Path) -> Folder:
 def assembled(
     path: Path, settings: dict[str, Any], tensors: dict[str, Tensor], tokenizer: Tokenizer | None = None
 ) -> Folder:
-    """What a folder holds, from its config.json, its weights by their current names and its vocabulary."""
+    """What a folder holds, from its config.json and its weights by their current names; the tokenizer is read too,
+    unless it is given."""
     model, task = weights_of(path, settings, tensors)
     config = model.config
     if task is not None:
         task.load_beside(path)
-    tokenizer = tokenizer or Tokenizer.load(path)
+    tokenizer = Tokenizer.load(path) if tokenizer is None else tokenizer
     if tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(
             f"{path}: the tokenizer has {tokenizer.vocab_size} tokens and the model only {config.vocab_size}; "

@@ -15,6 +15,7 @@ and kept in convert.json.
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 Target = Literal["huggingface", "google", "keras", "sentence-transformers", "onnx"]
 LIMIT = 1e-4
 """How far hidden states may be off from the source's; they usually are 1e-6."""
+WIDE = 200
+"""Columns where nobody looks at a screen."""
 MADE = {"config.json": "a model", "albert_config.json": "a checkpoint", "model.onnx": "an exported model"}
 
 
@@ -106,15 +109,15 @@ def run(config: Config) -> None:
             raise CheckpointError(f"hidden states are off by {off:.1e} from what the source's framework gives, so "
                                   "nothing was written; please report this")  # fmt: skip
     with working(console, f"writing {config.out}"):
-        rows = _write(config, source)
+        rows = _write(config, source, remarks)
     figures = Figures(source.kind, config.to, rows, remarks, off)
     write_json(config.out / "convert.json", asdict(figures))
     write_run(config.out, "convert", config)
     _print(config, figures)
 
 
-def _write(config: Config, source: Source) -> list[Row]:
-    """Write it; says what became of each tensor."""
+def _write(config: Config, source: Source, remarks: list[str]) -> list[Row]:
+    """Write it; says what became of each tensor, and adds to the remarks."""
     from litebert.interop.formats import folder_of
     from litebert.interop.huggingface import save_folder, save_weights, weights_of
 
@@ -131,7 +134,7 @@ def _write(config: Config, source: Source) -> list[Row]:
     elif config.to == "keras":
         from litebert.interop.keras import write_keras
 
-        write_keras(folder, config.out)
+        remarks += [f"left out: {what}" for what in write_keras(config.out, folder)]
     else:
         _export(config, folder)
     return source.rows
@@ -168,7 +171,7 @@ def _print(config: Config, figures: Figures) -> None:
     if config.json:
         print(json.dumps(asdict(figures)))
         return
-    console = Console(soft_wrap=True)
+    console = Console(width=None if sys.stdout.isatty() else WIDE)
     taken = [row for row in figures.rows if row.becomes]
     table = Table(title=f"{config.source}: {figures.kind}", title_justify="left")
     for name in ("in it", "shape", "becomes", ""):
