@@ -78,14 +78,16 @@ def described(path: Path, tensors: dict[str, Tensor], rows: list[Row], kind: str
 
 
 def write_google(folder: Folder, path: Path) -> list[Row]:
-    """Write what google-research/albert reads: a checkpoint, albert_config.json and the vocabulary's files."""
+    """Write what google-research/albert reads: a checkpoint, albert_config.json and the vocabulary's files.
+
+    Returns what each tensor became; those that are not named there have no place in it.
+    """
     settings = _google_settings(folder)
     tensors, rows = dict[str, Tensor](), []
     for name, tensor in _without_identity(tensors_of(folder.model), folder.model.config):
         known = to_google(name)
         if known is None:
-            rows.append(Row(name, tuple(tensor.shape), why="Google's code has no place for it"))
-            continue
+            continue  # a head that Google's code does not have; who converts is told
         becomes, transposed = known
         tensors[becomes] = tensor.T if transposed else tensor
         rows.append(Row(name, tuple(tensor.shape), becomes))
@@ -143,7 +145,7 @@ def _settings(path: Path, sizes: dict[str, int], theirs: bool, remarks: list[str
     if any(one != told[0] for one in told):
         raise CheckpointError(f"{path.parent}: {', '.join(one.name for one in fitting)} fit {path.name} and differ; "
                               "leave only the right one there")  # fmt: skip
-    settings = dict(next(iter(fitting.values()))) if fitting else _by_preset(path, sizes, theirs, remarks)
+    settings = dict(next(iter(fitting.values()))) if fitting else _by_preset(path, sizes, theirs, remarks, torch_names)
     if settings.get("ln_type") == "preln":
         raise CheckpointError(
             f"{next(iter(fitting))}: ln_type='preln': its layers normalise first, where an ALBERT normalises last, and "
@@ -155,8 +157,11 @@ def _settings(path: Path, sizes: dict[str, int], theirs: bool, remarks: list[str
     return settings | {key: size for key, size in sizes.items() if key not in settings}
 
 
-def _by_preset(path: Path, sizes: dict[str, int], theirs: bool, remarks: list[str]) -> dict[str, Any]:
+def _by_preset(
+    path: Path, sizes: dict[str, int], theirs: bool, remarks: list[str], torch_names: bool
+) -> dict[str, Any]:
     """Shapes tell neither how often a shared layer runs nor its heads, but those of the known sizes are known."""
+    wanted = "config.json" if torch_names else CONFIG
     same = [
         (name, preset)
         for name, preset in PRESETS.items()
@@ -165,16 +170,16 @@ def _by_preset(path: Path, sizes: dict[str, int], theirs: bool, remarks: list[st
     if not same or theirs:
         reason = "the same names serve layers that normalise first" if theirs else "its shape is none of the known ones"
         raise CheckpointError(
-            f"{path.parent}: has no {CONFIG}, and without it the model cannot be known ({reason}); put it beside "
+            f"{path.parent}: has no {wanted}, and without it the model cannot be known ({reason}); put it beside "
             f"{path.name}"
         )
     name, preset = same[0]
     remarks.append(
-        f"no {CONFIG} beside it: {preset.num_hidden_layers} passes and {preset.num_attention_heads} heads are those of "
+        f"no {wanted} beside it: {preset.num_hidden_layers} passes and {preset.num_attention_heads} heads are those of "
         f"ALBERT {name}, which has this shape"
     )
     return {"num_hidden_layers": preset.num_hidden_layers, "num_attention_heads": preset.num_attention_heads,
-            "hidden_act": "gelu", **sizes}  # fmt: skip
+            "hidden_act": ACTIVATIONS["gelu"], **sizes}  # fmt: skip
 
 
 def _fold(tensors: dict[str, Tensor], rows: list[Row]) -> list[Row]:

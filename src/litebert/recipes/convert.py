@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 Target = Literal["huggingface", "google", "keras", "sentence-transformers", "onnx"]
 LIMIT = 1e-4
 """How far hidden states may be off from the source's; they usually are 1e-6."""
+NO_PLACE = "there is no place for it in what was written"
 WIDE = 200
 """Columns where nobody looks at a screen."""
 MADE = {"config.json": "a model", "albert_config.json": "a checkpoint", "model.onnx": "an exported model"}
@@ -120,6 +121,7 @@ def _write(config: Config, source: Source, remarks: list[str]) -> list[Row]:
     """Write it; says what became of each tensor, and adds to the remarks."""
     from litebert.interop.formats import folder_of
     from litebert.interop.huggingface import save_folder, save_weights, weights_of
+    from litebert.interop.source import Row
 
     if source.tokenizer is None:
         save_weights(config.out, *weights_of(source.folder, dict(source.settings), dict(source.tensors)))
@@ -132,9 +134,11 @@ def _write(config: Config, source: Source, remarks: list[str]) -> list[Row]:
 
         return _joined(source.rows, write_google(folder, config.out))
     elif config.to == "keras":
-        from litebert.interop.keras import write_keras
+        from litebert.interop.keras import places_in, read_preset, write_keras
 
         remarks += [f"left out: {what}" for what in write_keras(config.out, folder)]
+        places = places_in(*read_preset(config.out), config.out)
+        return _joined(source.rows, [Row(place.ours, place.shape, place.theirs) for place in places])
     else:
         _export(config, folder)
     return source.rows
@@ -159,9 +163,10 @@ def _joined(read: Sequence[Row], written: Sequence[Row]) -> list[Row]:
     after = {row.name: row for row in written}
     rows = []
     for row in read:
-        last = after.pop(row.becomes, None)
-        rows.append(row if last is None else Row(row.name, row.shape, last.becomes, last.why or row.why))
-    return rows + [Row(row.name, row.shape, row.becomes, row.why or "not in the source") for row in after.values()]
+        last = after.get(row.becomes, Row(row.name, row.shape, why=row.why or NO_PLACE))
+        rows.append(Row(row.name, row.shape, last.becomes, last.why or row.why))
+    taken = {row.becomes for row in read}
+    return rows + [Row("", row.shape, row.becomes, "not in the source") for row in written if row.name not in taken]
 
 
 def _print(config: Config, figures: Figures) -> None:
