@@ -12,7 +12,7 @@ from torch import Tensor
 from litebert.errors import CheckpointError
 from litebert.files import read_json
 from litebert.interop.google_names import SECOND, WORDS, is_lone_patients, to_huggingface, with_slashes
-from litebert.interop.huggingface import Folder, assembled, load_folder, read_settings
+from litebert.interop.huggingface import Folder, assembled, config_from, read_settings
 from litebert.interop.keras import is_keras, places_in, preset_tokenizer, read_preset
 from litebert.interop.source import Row, Source, no_vocabulary, only_one, tokenizer_beside
 from litebert.interop.table import is_table
@@ -33,7 +33,7 @@ def is_here(path: Path) -> bool:
 def load_any(path: Path) -> Folder:
     """A model of any kind, ready to be used."""
     if is_folder_of_ours(path):
-        return load_folder(path)
+        return folder_of(_read_folder(path))
     source = read_source(path)
     if source.tokenizer is None:
         raise no_vocabulary(source.folder)
@@ -110,11 +110,13 @@ def _is_hdf5(path: Path) -> bool:
 
 def _read_folder(folder: Path) -> Source:
     """A folder with config.json; lonePatient's are such too."""
+    settings = read_settings(folder)
+    config_from(settings, folder)  # what it refuses need not be read
     raw = read_folder(folder)
     if any(map(is_lone_patients, raw)):
         return _read_lone_patients(folder / "config.json", raw)
     tensors, rows = _by_current_names(raw)
-    return Source("a folder of transformers or litebert", folder, read_settings(folder), tensors, rows)
+    return Source("a folder of transformers or litebert", folder, settings, tensors, rows)
 
 
 def _read_single(path: Path) -> Source:

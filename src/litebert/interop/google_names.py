@@ -97,7 +97,7 @@ def to_google(name: str) -> tuple[str, bool] | None:
 
 def with_slashes(name: str) -> str:
     """A name of lonePatient's PyTorch code as TensorFlow spells it."""
-    name = re.sub(r"\b(group|layer)/(\d+)", r"\1_\2", name.replace(".", "/"))
+    name = re.sub(r"(group|layer)/(\d+)", r"\1_\2", name.replace(".", "/"))
     return re.sub(r"(/inner_group_\d+/)(attention|ffn)/", r"\1\2_1/", name)
 
 

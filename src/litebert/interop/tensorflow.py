@@ -17,7 +17,7 @@ from torch import Tensor
 from litebert.errors import CheckpointError, ConfigError
 from litebert.files import atomic_write, write_json
 from litebert.interop.google_names import PROJECT, SECOND, WORDS, to_google, to_huggingface
-from litebert.interop.huggingface import Folder, settings_of, tensors_of
+from litebert.interop.huggingface import Folder, config_from, settings_of, tensors_of
 from litebert.interop.sentence_transformers import write_modules
 from litebert.interop.source import Row, Source, settings_beside
 from litebert.interop.tensor_bundle import OBJECT_GRAPH, Bundle, write_bundle
@@ -29,6 +29,7 @@ CONFIG = "albert_config.json"
 ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu"}
 """Google's names of them, and ours: its GELU is the one by tanh."""
 _COUNTERS = ("global_step", "beta1_power", "beta2_power", "save_counter")
+_SLOTS = ("adam_m", "adam_v", "lamb_m", "lamb_v", "Adam", "Adam_1", "Momentum", "ExponentialMovingAverage")
 _EMBEDDINGS = "albert.embeddings."
 _GOOGLES = {"net_structure_type": 0, "gap_size": 0, "num_memory_blocks": 0, "down_scale_factor": 1}
 """What Google's settings have beside ours, and always the same."""
@@ -74,6 +75,12 @@ def described(path: Path, tensors: dict[str, Tensor], rows: list[Row], kind: str
         # with E = H Google has no matrix there
         tensors |= {f"{PROJECT}.weight": torch.eye(size), f"{PROJECT}.bias": torch.zeros(size)}
     settings["embedding_size"] = size or settings["embedding_size"]
+    config = config_from(settings, path)
+    if not torch_names and not _divides_alike(config.num_hidden_layers, settings["num_hidden_groups"]):
+        raise CheckpointError(
+            f"{path}: of {config.num_hidden_layers} layers in {settings['num_hidden_groups']} groups Google's division "
+            "puts some into other groups than transformers' does; this model cannot be expressed"
+        )
     return Source(kind, path, _with_task(settings, tensors), tensors, rows, remarks)
 
 
@@ -227,9 +234,10 @@ def _refuse_bert(names: set[str], index: Path) -> None:
 
 
 def _why_not(name: str, kind: str, names: set[str]) -> str:
-    if name.rpartition("/")[2] in _COUNTERS or name == OBJECT_GRAPH:
+    before, _, last = name.rpartition("/")
+    if last in _COUNTERS or name == OBJECT_GRAPH:
         return "counts steps or names objects: no weight"
-    if name.rpartition("/")[0] in names or ".OPTIMIZER_SLOT" in name:
+    if before in names or last in _SLOTS or ".OPTIMIZER_SLOT" in name:
         return "a state of the optimizer"
     return "litebert has no head for it" if kind.startswith(("float", "bfloat")) else f"{kind}: no weight"
 
@@ -254,13 +262,18 @@ def _google_settings(folder: Folder) -> dict[str, Any]:
         raise ConfigError(f"{value} has no form in Google's code, which would compute something else; use --to "
                           "huggingface")  # fmt: skip
     groups, layers = settings["num_hidden_groups"], config.num_hidden_layers
-    if any(int(n / layers * groups) != int(n / (layers / groups)) for n in range(layers)):
+    if not _divides_alike(layers, groups):
         raise ConfigError(f"{groups} groups of {layers} layers: Google's division puts some layers into other groups "
                           "than transformers' does; use --to huggingface")  # fmt: skip
     settings["litebert"]["hidden_act"] = config.hidden_act
     left_out = ("model_type", "architectures", "dtype")
     settings = {key: value for key, value in settings.items() if key not in left_out}
     return settings | _GOOGLES | {"hidden_act": names[config.hidden_act]}
+
+
+def _divides_alike(layers: int, groups: int) -> bool:
+    """Does Google's formula put every layer into the group that transformers' does? Both round."""
+    return all(int(layer / layers * groups) == int(layer / (layers / groups)) for layer in range(layers))
 
 
 def _without_identity(tensors: Iterable[tuple[str, Tensor]], config: AlbertConfig) -> Iterable[tuple[str, Tensor]]:
