@@ -58,11 +58,11 @@ class Config:
     """Print JSON instead of a table."""
 
     def __post_init__(self) -> None:
+        given = Path(self.source).resolve()
+        if self.out.resolve() == (given if given.is_dir() else given.parent):
+            raise ConfigError(f"{self.out} is where the source lies; choose another --out")
         for name, what in MADE.items():
             refuse_overwrite(self.out / name, what)
-        given = Path(self.source)
-        if self.out.resolve() in (given.resolve(), given.resolve().parent):
-            raise ConfigError(f"{self.out} is where the source lies; choose another --out")
 
 
 @dataclass(frozen=True)
