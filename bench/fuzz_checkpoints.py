@@ -28,12 +28,13 @@ import torch
 
 from litebert.errors import CheckpointError
 from litebert.interop.formats import load_any, read_source
+from litebert.interop.google_names import to_google
 from litebert.interop.huggingface import tensors_of
 from litebert.interop.table import read_table, table_of
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "interop" / "fixtures"
 CHECKPOINTS = ("tensorflow/google", "tensorflow/google_shards", "tensorflow/hub/module", "tensorflow/albert_zh",
-               "tensorflow/bert", "keras/masked_lm", "keras/classifier")  # fmt: skip
+               "tensorflow/objects", "tensorflow/bert", "keras/masked_lm", "keras/classifier")  # fmt: skip
 NOT_READ = (".npz", ".pb")
 MEMORY_BYTES = 4 << 30
 """Of address space that a mutation may take beyond what the program has; a huge allocation fails at once."""
@@ -52,7 +53,8 @@ def copy_checkpoints(folder: Path) -> list[Path]:
         made.append(copy)
     model = load_any(FIXTURES / "tensorflow" / "google")
     tensors = dict(tensors_of(model.model))
-    for name, weights in (("safetensors", "model.safetensors"), ("bin", "pytorch_model.bin"), ("file", "albert.pt")):
+    for name, weights in (("safetensors", "model.safetensors"), ("bin", "pytorch_model.bin"), ("file", "albert.pt"),
+                          ("lone", "pytorch_model.bin")):  # fmt: skip
         copy = folder / name
         copy.mkdir()
         model.tokenizer.save(copy)
@@ -63,9 +65,25 @@ def copy_checkpoints(folder: Path) -> list[Path]:
         if name == "safetensors":
             safetensors.torch.save_file(tensors, copy / weights)
         else:
-            torch.save(tensors, copy / weights)
+            torch.save(by_lone_patients_names(tensors) if name == "lone" else tensors, copy / weights)
         made.append(copy)
     return made
+
+
+def by_lone_patients_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Google's names as lonePatient's English code spells them, matrices as PyTorch has them."""
+    found = {}
+    for name, tensor in tensors.items():
+        google, _ = to_google(name) or ("", False)
+        stem, _, leaf = google.rpartition("/")
+        if leaf.endswith("_embeddings"):
+            stem, leaf = google, "weight"
+        part = "bias" if leaf in ("bias", "beta", "output_bias") else "weight"
+        spelled = stem.replace("attention_1", "attention").replace("ffn_1", "ffn")
+        for kind in ("inner_group_", "group_"):
+            spelled = spelled.replace(f"/{kind}", f"/{kind[:-1]}/")
+        found[f"{spelled}/{part}".replace("/", ".")] = tensor
+    return found
 
 
 def mutated(content: bytes, path: Path, chance: random.Random) -> bytes:

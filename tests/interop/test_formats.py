@@ -28,20 +28,17 @@ TENSORFLOW = FIXTURES / "tensorflow"
 MUTATIONS = 2000
 
 
-def with_their_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Google's names as lonePatient's English code spells them, matrices as PyTorch has them."""
-    found = {}
-    for name, tensor in tensors.items():
-        google, _ = to_google(name) or ("", False)
-        stem, _, leaf = google.rpartition("/")
-        if leaf.endswith("_embeddings"):
-            stem, leaf = google, "weight"
-        part = "bias" if leaf in ("bias", "beta", "output_bias") else "weight"
-        spelled = stem.replace("attention_1", "attention").replace("ffn_1", "ffn")
-        for kind in ("inner_group_", "group_"):
-            spelled = spelled.replace(f"/{kind}", f"/{kind[:-1]}/")
-        found[f"{spelled}/{part}".replace("/", ".")] = tensor
-    return found
+def bench() -> ModuleType:
+    spec = spec_from_file_location("fuzz_checkpoints", REPOSITORY / "bench" / "fuzz_checkpoints.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["fuzz_checkpoints"] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+BENCH = bench()
+with_their_names = BENCH.by_lone_patients_names
 
 
 def settings_in(folder: Path, model: Model, name: str = "config.json") -> None:
@@ -194,20 +191,10 @@ def test_names_go_there_and_back(model: Model) -> None:
     assert with_slashes("bert.encoder.layer.3.output.dense.weight") == "bert/encoder/layer_3/output/dense/weight"
 
 
-@pytest.fixture(scope="module")
-def bench() -> ModuleType:
-    spec = spec_from_file_location("fuzz_checkpoints", REPOSITORY / "bench" / "fuzz_checkpoints.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["fuzz_checkpoints"] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_mutated_checkpoints_are_read_or_refused_in_one_line(bench: ModuleType, tmp_path: Path) -> None:
+def test_mutated_checkpoints_are_read_or_refused_in_one_line(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
     found = Counter[str]()
-    for what, outcome in bench.outcomes(MUTATIONS, 7, tmp_path):
+    for what, outcome in BENCH.outcomes(MUTATIONS, 7, tmp_path):
         assert not outcome.startswith("!"), (what, outcome)
         found[outcome] += 1
     assert found["refused"] > MUTATIONS / 3

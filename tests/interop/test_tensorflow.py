@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -284,7 +285,10 @@ def test_google_and_back_is_the_same_bit_by_bit(shape: str, model: Model, tmp_pa
     albert = Albert(config, pretraining_heads(config))
     stir(albert)
     ours = Model(albert, model.tokenizer, Mask(), 48)
-    assert_same(ours, saved(ours, tmp_path))
+    exact = pytest.warns(UserWarning, match="Google's code has the one by tanh") if shape == "erf" else nullcontext()
+    with exact:
+        again = saved(ours, tmp_path)
+    assert_same(ours, again)
 
 
 @pytest.mark.parametrize(

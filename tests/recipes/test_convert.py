@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from litebert.predict import Model
 from litebert.recipes import _verifying
 from tests.conftest import PROSE, REPOSITORY, peer
 from tests.interop.test_formats import FIXTURES, TENSORFLOW, assert_same_states, settings_in, with_their_names
+from tests.interop.test_tensorflow import tensorflow
 from tests.test_readme import blocks
 
 PAGE = (REPOSITORY / "docs" / "convert.md").read_text(encoding="utf-8")
@@ -190,6 +193,14 @@ def test_verify_says_that_the_framework_is_missing(
     monkeypatch.setattr(_verifying, "find_spec", lambda name: None)
     converted(TENSORFLOW / "google", tmp_path / "out", "--verify")
     assert "not verified: tensorflow is not installed here" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("fixture", ["google", "google_shards", "hub/module", "objects", "albert_zh"])
+def test_verify_holds_hidden_states_against_real_tensorflow(fixture: str, tmp_path: Path) -> None:
+    command = [tensorflow(), "-m", "litebert", "convert", TENSORFLOW / fixture, tmp_path / "out", "--verify", "--json"]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "src")}
+    run = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True, env=environment)
+    assert json.loads(run.stdout)["off"] < 1e-5
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------

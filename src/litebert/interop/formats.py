@@ -27,7 +27,7 @@ _DATA = re.compile(r"(.+)(\.data-\d{5}-of-\d{5}|\.meta)")
 
 def is_here(path: Path) -> bool:
     """A folder, a file, or the name that the files of a TensorFlow checkpoint have in common."""
-    return path.exists() or path.with_name(path.name + INDEX).is_file()
+    return path.exists() or Path(f"{path}{INDEX}").is_file()
 
 
 def load_any(path: Path) -> Folder:
@@ -47,12 +47,15 @@ def folder_of(source: Source) -> Folder:
 
 def read_source(path: Path) -> Source:
     """Read a checkpoint of any kind, with what became of each of its tensors."""
-    if is_folder_of_ours(path):
-        source = _read_folder(path)
-    else:
-        found = _weights_at(path)
-        source = _reader_of(found)(found)
-    tokenizer = source.tokenizer or tokenizer_beside(source.folder)
+    try:
+        if is_folder_of_ours(path):
+            source = _read_folder(path)
+        else:
+            found = _weights_at(path)
+            source = _reader_of(found)(found)
+        tokenizer = source.tokenizer or tokenizer_beside(source.folder)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}); check the files and their permissions") from error
     return replace(source, tokenizer=tokenizer, remarks=[*source.remarks, *_missing(source)])
 
 
@@ -67,7 +70,7 @@ def is_folder_of_ours(path: Path) -> bool:
 
 def _weights_at(path: Path) -> Path:
     """The file of the weights that a path means."""
-    for candidate in (path, path.with_name(path.name + INDEX)):
+    for candidate in (path, Path(f"{path}{INDEX}")):
         if candidate.is_file():
             part = _DATA.fullmatch(candidate.name)
             return candidate if part is None else candidate.with_name(part[1] + INDEX)
@@ -116,7 +119,7 @@ def _read_folder(folder: Path) -> Source:
     if any(map(is_lone_patients, raw)):
         return _read_lone_patients(folder / "config.json", raw)
     tensors, rows = _by_current_names(raw)
-    return Source("a folder of transformers or litebert", folder, settings, tensors, rows)
+    return Source("a folder of transformers or litebert", "transformers", folder, settings, tensors, rows)
 
 
 def _read_single(path: Path) -> Source:
@@ -179,7 +182,7 @@ def with_dots(name: str) -> str:
 
 def _read_keras(path: Path) -> Source:
     settings, tensors = read_preset(path)
-    source = Source("keras-hub's AlbertBackbone", path, settings, tensors, [])
+    source = Source("keras-hub's AlbertBackbone", "keras_hub", path, settings, tensors, [])
     rows = [Row(place.theirs, place.shape, place.ours) for place in places_in(settings, tensors, source.folder)]
     return replace(source, rows=rows, tokenizer=preset_tokenizer(source.folder))
 

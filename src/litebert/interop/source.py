@@ -39,6 +39,8 @@ class Source:
 
     kind: str
     """What it is, in words."""
+    framework: str
+    """The library that computes such a checkpoint; empty: none of today's does."""
     path: Path
     """Its file, or its folder where config.json says what it is."""
     settings: dict[str, Any]

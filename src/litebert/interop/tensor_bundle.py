@@ -134,7 +134,7 @@ class Bundle:
     def _check_ranges(self) -> None:
         """No two tensors may claim the same bytes."""
         ends = [0] * self._count
-        for name, entry in sorted(self.entries.items(), key=lambda one: one[1].offset):
+        for name, entry in sorted(self.entries.items(), key=lambda one: (one[1].offset, one[1].size)):
             if entry.sliced:
                 continue  # its parts have entries of their own
             if entry.shard >= self._count:

@@ -7,6 +7,7 @@ size. As one table of the hidden size, with an identity where other ALBERTs have
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -70,18 +71,18 @@ def described(path: Path, tensors: dict[str, Tensor], rows: list[Row], kind: str
     if theirs:
         kind += " of albert_zh's own kind"
         rows = _fold(tensors, rows)
-    size = len(tensors["albert.embeddings.LayerNorm.weight"]) if f"{_EMBEDDINGS}LayerNorm.weight" in tensors else 0
+    size = settings["embedding_size"] = tensors[f"{_EMBEDDINGS}word_embeddings.weight"].shape[1]
     if f"{PROJECT}.weight" not in tensors and size == settings["hidden_size"]:
         # with E = H Google has no matrix there
         tensors |= {f"{PROJECT}.weight": torch.eye(size), f"{PROJECT}.bias": torch.zeros(size)}
-    settings["embedding_size"] = size or settings["embedding_size"]
     config = config_from(settings, path)
     if not torch_names and not _divides_alike(config.num_hidden_layers, settings["num_hidden_groups"]):
         raise CheckpointError(
             f"{path}: of {config.num_hidden_layers} layers in {settings['num_hidden_groups']} groups Google's division "
             "puts some into other groups than transformers' does; this model cannot be expressed"
         )
-    return Source(kind, path, _with_task(settings, tensors), tensors, rows, remarks)
+    framework = "" if torch_names else "tensorflow"
+    return Source(kind, framework, path, _with_task(settings, tensors), tensors, rows, remarks)
 
 
 def write_google(folder: Folder, path: Path) -> list[Row]:
@@ -265,6 +266,12 @@ def _google_settings(folder: Folder) -> dict[str, Any]:
     if not _divides_alike(layers, groups):
         raise ConfigError(f"{groups} groups of {layers} layers: Google's division puts some layers into other groups "
                           "than transformers' does; use --to huggingface")  # fmt: skip
+    if config.hidden_act == "gelu":
+        warnings.warn(
+            "hidden_act='gelu' is the exact GELU, and Google's code has the one by tanh, with which hidden states "
+            "differ in the third or fourth digit; litebert reads it back exactly",
+            stacklevel=3,
+        )
     settings["litebert"]["hidden_act"] = config.hidden_act
     left_out = ("model_type", "architectures", "dtype")
     settings = {key: value for key, value in settings.items() if key not in left_out}

@@ -100,7 +100,7 @@ def _adapted(path: Path, engine: Engine, others: Sequence[Model]) -> Adapted:
         return saved.on(_whole(path, engine, others))
     if (path / "config.json").is_file():
         raise CheckpointError(f"{path}: holds a whole model and an adapted one; delete config.json or few_shot.json")
-    if isinstance(saved.base, Path) and not saved.base.is_dir():
+    if isinstance(saved.base, Path) and not is_here(saved.base):
         raise CheckpointError(
             f"{path}: was made from the model in {saved.base}, which is not there; put it back, or adapt another model "
             "to the same examples"

@@ -26,14 +26,12 @@ _IN_GROUP = ("attention_1/self", "attention_1/output/dense", "LayerNorm", "ffn_1
              "ffn_1/intermediate/output/dense", "LayerNorm_1")  # fmt: skip
 _IN_SHARED = ("attention/self", "attention/output/dense", "attention/output/LayerNorm", "intermediate/dense",
               "output/dense", "output/LayerNorm")  # fmt: skip
-FRAMEWORKS = {"a TensorFlow": "tensorflow", "a folder of": "transformers", "keras-hub": "keras_hub"}
-"""By how the kind of a source begins."""
 
 
 def difference(source: Source) -> float | str:
     """The largest difference at real tokens, or why there is none."""
-    framework = next((name for start, name in FRAMEWORKS.items() if source.kind.startswith(start)), None)
-    if framework is None:
+    framework = source.framework
+    if not framework:
         return "not verified: no library of today computes this kind of checkpoint"
     if find_spec(framework) is None:
         return f"not verified: {framework.replace('_', '-')} is not installed here; it computes this kind of checkpoint"
