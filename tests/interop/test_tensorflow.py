@@ -196,6 +196,8 @@ REFUSED: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "no index": ("google", lambda f: alone(f, ".index"), "holds no weights"),
     "something else": ("google", lambda f: write_bundle(f / "model.ckpt-best", {"resnet/conv1": torch.ones(3)}),
                        "is not an ALBERT's checkpoint: .* it holds resnet/conv1"),
+    "names that are paths": ("google", lambda f: write_bundle(f / "model.ckpt-best", {"../../x": torch.ones(3)}),
+                             "is not an ALBERT's checkpoint"),
     "a missing tensor": ("google", without(LAYER + "LayerNorm/gamma"), "lacks 1 tensors, .*attention.LayerNorm.weight"),
     "no positions": ("google", without("bert/embeddings/position_embeddings"), "lacks a table of embeddings"),
     "a stranger in the encoder": ("google", having(LAYER + "gate/kernel", 2, 2), "no place for .*gate/kernel of shape"),
