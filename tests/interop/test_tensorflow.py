@@ -223,6 +223,21 @@ def write_encoder(config: AlbertConfig, prefix: Path) -> None:
     write_bundle(prefix, {google[0]: t.T if google[1] else t for google, t in found if google})
 
 
+def test_albert_zhs_layers_need_not_be_shared(tmp_path: Path) -> None:
+    copy, truth = shutil.copytree(FIXTURES / "albert_zh", tmp_path / "c"), expected("albert_zh")
+
+    def each_its_own(tensors: dict[str, torch.Tensor]) -> None:
+        for name in [name for name in tensors if "layer_shared" in name]:
+            tensor = tensors.pop(name)
+            tensors.update({name.replace("layer_shared", f"layer_{number}"): tensor for number in range(3)})
+
+    rewritten(copy, each_its_own)
+    model = litebert.load(copy)
+    assert model.config.num_hidden_groups == 3
+    hidden = model.encoder(truth["input_ids"], truth["attention_mask"], truth["token_type_ids"])
+    assert float((hidden - truth["hidden"])[truth["attention_mask"].bool()].abs().max().detach()) <= HIDDEN_TOLERANCE
+
+
 def test_groups_that_google_rounds_otherwise_are_refused(model: Model, tmp_path: Path) -> None:
     config = replace(model.config, num_hidden_layers=18, num_hidden_groups=14)
     write_encoder(config, tmp_path / "m")

@@ -152,9 +152,10 @@ def test_an_adapted_model_is_refused(model: Model, tmp_path: Path, capsys: pytes
     assert "is an adapted model" in complaint(capsys, tmp_path / "few", tmp_path / "out")
 
 
-def test_onnx_is_what_export_writes(tmp_path: Path) -> None:
+def test_onnx_is_what_export_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     onnxruntime = peer("onnxruntime")
-    converted(TENSORFLOW / "google", tmp_path / "out", "--to", "onnx")
+    converted(TENSORFLOW / "google", tmp_path / "out", "--to", "onnx", "--json")
+    assert json.loads(capsys.readouterr().out)["to"] == "onnx"
     session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx")
     truth = np.load(TENSORFLOW / "google" / "expected.npz")
     given = {name: truth[name] for name in ("input_ids", "attention_mask", "token_type_ids")}

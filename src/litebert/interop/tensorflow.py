@@ -268,8 +268,8 @@ def _google_settings(folder: Folder) -> dict[str, Any]:
                           "than transformers' does; use --to huggingface")  # fmt: skip
     if config.hidden_act == "gelu":
         warnings.warn(
-            "hidden_act='gelu' is the exact GELU, and Google's code has the one by tanh, with which hidden states "
-            "differ in the third or fourth digit; litebert reads it back exactly",
+            "hidden_act='gelu' is the exact GELU, and Google's code has the one by tanh: there hidden states will differ a "
+            "little; litebert reads the model back as it is",
             stacklevel=3,
         )
     settings["litebert"]["hidden_act"] = config.hidden_act

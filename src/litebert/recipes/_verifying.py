@@ -102,7 +102,9 @@ class _Network:
         for layer in range(config.num_hidden_layers):
             for inner in range(config.inner_group_num):
                 group = int(layer / config.num_hidden_layers * config.num_hidden_groups)
-                scope = "layer_shared" if theirs else f"transformer/group_{group}/inner_group_{inner}"
+                shared = f"bert/encoder/layer_shared/{_IN_SHARED[1]}/kernel" in self._keys
+                own = "layer_shared" if shared else f"layer_{layer}"
+                scope = own if theirs else f"transformer/group_{group}/inner_group_{inner}"
                 parts = _IN_SHARED if theirs else _IN_GROUP
                 rows = self._block(rows, bias, [f"bert/encoder/{scope}/{part}" for part in parts])
         return rows

@@ -146,14 +146,15 @@ def _write(config: Config, source: Source, remarks: list[str]) -> list[Row]:
 
 def _export(config: Config, folder: Folder) -> None:
     """As `litebert export` does, from the model as we would save it."""
+    from contextlib import redirect_stdout
     from tempfile import TemporaryDirectory
 
     from litebert.interop.huggingface import save_folder
     from litebert.recipes import export
 
-    with TemporaryDirectory(prefix="litebert-") as name:
+    with TemporaryDirectory(prefix="litebert-") as name, redirect_stdout(sys.stderr):
         save_folder(Path(name), folder)
-        export.run(export.Config(out=config.out, model=name, json=config.json))
+        export.run(export.Config(out=config.out, model=name))
 
 
 def _joined(read: Sequence[Row], written: Sequence[Row]) -> list[Row]:
