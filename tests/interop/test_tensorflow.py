@@ -238,6 +238,31 @@ def test_albert_zhs_layers_need_not_be_shared(tmp_path: Path) -> None:
     assert float((hidden - truth["hidden"])[truth["attention_mask"].bool()].abs().max().detach()) <= HIDDEN_TOLERANCE
 
 
+@pytest.mark.parametrize("theirs", [True, False])
+def test_small_files_that_would_fill_the_memory_are_refused(theirs: bool, tmp_path: Path) -> None:
+    """Two vectors can multiply to any size, and an identity needs no numbers at all."""
+    large = 1 << 20
+    copy = shutil.copytree(FIXTURES / "albert_zh" if theirs else FIXTURES / "google", tmp_path / "c")
+
+    def swell(tensors: dict[str, torch.Tensor]) -> None:
+        first = "bert/encoder/layer_shared/" if theirs else LAYER
+        names = [name for name in tensors if name.startswith(("bert/embeddings", first))]
+        tensors.update({name: torch.ones(1, large) for name in names})
+        tensors[first + ("intermediate/dense/kernel" if theirs else "ffn_1/intermediate/dense/kernel")] = torch.ones(
+            large, 1
+        )
+        if theirs:
+            tensors["bert/embeddings/word_embeddings"] = torch.ones(large, 1)
+        tensors.pop("bert/encoder/embedding_hidden_mapping_in/kernel", None)
+
+    rewritten(copy, swell)
+    sizes = {"hidden_size": large, "intermediate_size": 1, "max_position_embeddings": 1, "type_vocab_size": 1}
+    sizes |= {"vocab_size": large, "embedding_size": 1} if theirs else {"vocab_size": 1, "embedding_size": large}
+    edited(copy, num_attention_heads=1, **sizes)
+    with pytest.raises(CheckpointError, match="over the limit" if theirs else "has shape|lacks"):
+        litebert.load(copy)
+
+
 def test_groups_that_google_rounds_otherwise_are_refused(model: Model, tmp_path: Path) -> None:
     config = replace(model.config, num_hidden_layers=18, num_hidden_groups=14)
     write_encoder(config, tmp_path / "m")

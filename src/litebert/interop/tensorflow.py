@@ -31,7 +31,9 @@ ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu"}
 """Google's names of them, and ours: its GELU is the one by tanh."""
 _COUNTERS = ("global_step", "beta1_power", "beta2_power", "save_counter")
 _SLOTS = ("adam_m", "adam_v", "lamb_m", "lamb_v", "Adam", "Adam_1", "Momentum", "ExponentialMovingAverage")
-_EMBEDDINGS = "albert.embeddings."
+_EMBEDDINGS, _FIRST = "albert.embeddings.", "albert.encoder.albert_layer_groups.0.albert_layers.0"
+TABLE_LIMIT = 1 << 28
+"""Numbers of a table that two are multiplied into; that of the largest of albert_zh's shape has 87 million."""
 _GOOGLES = {"net_structure_type": 0, "gap_size": 0, "num_memory_blocks": 0, "down_scale_factor": 1}
 """What Google's settings have beside ours, and always the same."""
 
@@ -70,10 +72,11 @@ def described(path: Path, tensors: dict[str, Tensor], rows: list[Row], kind: str
     settings = _settings(path, sizes_of(tensors, path), theirs, remarks, torch_names)
     if theirs:
         kind += " of albert_zh's own kind"
-        rows = _fold(tensors, rows)
+        rows = _fold(tensors, rows, path)
     size = settings["embedding_size"] = tensors[f"{_EMBEDDINGS}word_embeddings.weight"].shape[1]
-    if f"{PROJECT}.weight" not in tensors and size == settings["hidden_size"]:
-        # with E = H Google has no matrix there
+    query = tensors.get(f"{_FIRST}.attention.query.weight")
+    if f"{PROJECT}.weight" not in tensors and query is not None and query.shape == (size, size):
+        # with E = H Google has no matrix there; a square of that size is in the file, so this one is not too large
         tensors |= {f"{PROJECT}.weight": torch.eye(size), f"{PROJECT}.bias": torch.zeros(size)}
     config = config_from(settings, path)
     if not torch_names and not _divides_alike(config.num_hidden_layers, settings["num_hidden_groups"]):
@@ -121,8 +124,7 @@ def sizes_of(tensors: Mapping[str, Tensor], path: Path) -> dict[str, int]:
         words, positions, segments = (
             tensors[f"{_EMBEDDINGS}{name}_embeddings.weight"].shape for name in ("word", "position", "token_type")
         )
-        first = "albert.encoder.albert_layer_groups.0.albert_layers.0"
-        wide, hidden = tensors[f"{first}.ffn.weight"].shape
+        wide, hidden = tensors[f"{_FIRST}.ffn.weight"].shape
         vocabulary, small = words
     except (KeyError, ValueError) as error:
         raise CheckpointError(
@@ -190,12 +192,20 @@ def _by_preset(
             "hidden_act": ACTIVATIONS["gelu"], **sizes}  # fmt: skip
 
 
-def _fold(tensors: dict[str, Tensor], rows: list[Row]) -> list[Row]:
+def _fold(tensors: dict[str, Tensor], rows: list[Row], path: Path) -> list[Row]:
     """Make one table of albert_zh's two. In double precision, so that the product is rounded once."""
     words, second = f"{_EMBEDDINGS}word_embeddings.weight", tensors.pop(SECOND)
     if second.dim() != 2 or tensors[words].shape[1] != second.shape[0]:
-        raise CheckpointError(f"{SECOND} of shape {tuple(second.shape)} does not fit the word embeddings; the "
-                              "checkpoint is damaged")  # fmt: skip
+        raise CheckpointError(
+            f"{path}: {SECOND} of shape {tuple(second.shape)} does not fit the word embeddings; it is damaged: download "
+            "it again"
+        )
+    size = len(tensors[words]) * second.shape[1]
+    if size > TABLE_LIMIT:
+        raise CheckpointError(
+            f"{path}: {SECOND} would make a table of {size:,} numbers, over the limit of {TABLE_LIMIT:,}; this is no "
+            "ALBERT's checkpoint"
+        )
     tensors[words] = (tensors[words].double() @ second.double()).float()
     why = "multiplied into one table of the hidden size"
     return [Row(row.name, row.shape, words, why) if row.becomes in (words, SECOND) else row for row in rows]
@@ -268,7 +278,7 @@ def _google_settings(folder: Folder) -> dict[str, Any]:
                           "than transformers' does; use --to huggingface")  # fmt: skip
     if config.hidden_act == "gelu":
         warnings.warn(
-            "hidden_act='gelu' is the exact GELU, and Google's code has the one by tanh: there hidden states will differ a "
+            "hidden_act='gelu' is the exact GELU, and Google's code has the one by tanh: there hidden states differ a "
             "little; litebert reads the model back as it is",
             stacklevel=3,
         )
