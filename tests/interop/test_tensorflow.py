@@ -116,6 +116,13 @@ def test_what_is_left_out_is_named_with_the_reason() -> None:
     assert source.remarks == []
 
 
+def test_a_head_that_we_do_not_have_is_told_when_it_is_lost(tmp_path: Path) -> None:
+    copy = shutil.copytree(FIXTURES / "google", tmp_path / "c")
+    having("start_logits/dense/kernel", 16, 1)(copy)
+    with pytest.warns(UserWarning, match="litebert has no head for start_logits/dense/kernel"):
+        litebert.load(copy)
+
+
 def test_states_of_the_optimizer_are_not_read(tmp_path: Path) -> None:
     """Damage in them does no harm; damage in a weight does."""
     copy = shutil.copytree(FIXTURES / "google", tmp_path / "c")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from litebert.files import read_json
 from litebert.interop.google_names import SECOND, WORDS, is_lone_patients, to_huggingface, with_slashes
 from litebert.interop.huggingface import Folder, assembled, config_from, read_settings
 from litebert.interop.keras import is_keras, places_in, preset_tokenizer, read_preset
-from litebert.interop.source import Row, Source, no_vocabulary, only_one, tokenizer_beside
+from litebert.interop.source import NO_HEAD, Row, Source, no_vocabulary, only_one, tokenizer_beside
 from litebert.interop.table import is_table
 from litebert.interop.tensor_bundle import INDEX
 from litebert.interop.tensorflow import described, read_checkpoint
@@ -37,6 +38,9 @@ def load_any(path: Path) -> Folder:
     source = read_source(path)
     if source.tokenizer is None:
         raise no_vocabulary(source.folder)
+    if lost := [row.name for row in source.rows if row.why == NO_HEAD]:
+        names = ", ".join(lost[:4])
+        warnings.warn(f"{source.path}: litebert has no head for {names}; the model is loaded without it", stacklevel=4)
     return folder_of(source)
 
 
@@ -161,7 +165,7 @@ def _read_lone_patients(path: Path, raw: dict[str, Tensor]) -> Source:
         elif spelled.startswith("bert/"):
             raise CheckpointError(f"{path}: an ALBERT has no place for {name} of shape {shape}; it is another model's")
         else:
-            rows.append(Row(name, shape, why="litebert has no head for it"))
+            rows.append(Row(name, shape, why=NO_HEAD))
     _check_ties(path, raw, tensors)
     return described(path, tensors, rows, "PyTorch weights by lonePatient's names", torch_names=True)
 

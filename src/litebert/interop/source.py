@@ -18,6 +18,7 @@ SMALL_BYTES = 1 << 20
 """Settings are smaller."""
 SPECIALS = {"[UNK]", "[CLS]", "[SEP]", "[MASK]"}
 """Lines of every vocab.txt."""
+NO_HEAD = "litebert has no head for it"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from litebert.files import atomic_write, write_json
 from litebert.interop.google_names import PROJECT, SECOND, WORDS, to_google, to_huggingface
 from litebert.interop.huggingface import Folder, config_from, settings_of, tensors_of
 from litebert.interop.sentence_transformers import write_modules
-from litebert.interop.source import Row, Source, settings_beside
+from litebert.interop.source import NO_HEAD, Row, Source, settings_beside
 from litebert.interop.tensor_bundle import OBJECT_GRAPH, Bundle, write_bundle
 from litebert.model.config import PRESETS, AlbertConfig
 
@@ -197,8 +197,8 @@ def _fold(tensors: dict[str, Tensor], rows: list[Row], path: Path) -> list[Row]:
     words, second = f"{_EMBEDDINGS}word_embeddings.weight", tensors.pop(SECOND)
     if second.dim() != 2 or tensors[words].shape[1] != second.shape[0]:
         raise CheckpointError(
-            f"{path}: {SECOND} of shape {tuple(second.shape)} does not fit the word embeddings; it is damaged: download "
-            "it again"
+            f"{path}: {SECOND} of shape {tuple(second.shape)} does not fit the word embeddings; it is damaged: "
+            "download it again"
         )
     size = len(tensors[words]) * second.shape[1]
     if size > TABLE_LIMIT:
@@ -250,13 +250,13 @@ def _why_not(name: str, kind: str, names: set[str]) -> str:
         return "counts steps or names objects: no weight"
     if before in names or last in _SLOTS or ".OPTIMIZER_SLOT" in name:
         return "a state of the optimizer"
-    return "litebert has no head for it" if kind.startswith(("float", "bfloat")) else f"{kind}: no weight"
+    return NO_HEAD if kind.startswith(("float", "bfloat")) else f"{kind}: no weight"
 
 
 def _refuse_strangers(rows: Iterable[Row], prefix: str, index: Path) -> None:
     """What stands in the encoder must have a place there, or another model would come out."""
     for row in rows:
-        if not row.becomes and row.why.startswith("litebert has no head") and row.name.startswith(f"{prefix}bert/"):
+        if row.why == NO_HEAD and row.name.startswith(f"{prefix}bert/"):
             raise CheckpointError(f"{index}: an ALBERT has no place for {row.name} of shape {row.shape}, which is part "
                                   "of the encoder; this is another architecture")  # fmt: skip
 
