@@ -88,9 +88,12 @@ def _weights_at(path: Path) -> Path:
                     return only_one(found, place)
             if found := [one for one in files if _is_hdf5(one)]:
                 return place if is_keras(place) else only_one(found, place)
+    unfinished = (
+        "" if (path / "config.json").is_file() else "has no config.json, so it is not a finished model folder, and "
+    )
     raise CheckpointError(
-        f"{path}: holds no weights (no TensorFlow .index, safetensors, PyTorch or Keras file); give the folder or the "
-        "file of a checkpoint"
+        f"{path}: {unfinished}holds no weights (no TensorFlow .index, safetensors, PyTorch or Keras file); give the "
+        "folder or the file of a checkpoint"
     )
 
 
