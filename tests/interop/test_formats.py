@@ -163,7 +163,7 @@ def test_a_file_that_is_something_else_is_refused(content: bytes, complaint: str
 
 
 def test_a_folder_without_weights_says_what_it_wants(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"holds no weights .* give the folder or the file of a checkpoint"):
+    with pytest.raises(CheckpointError, match=r"holds no weights .* give a folder or a file of a checkpoint"):
         litebert.load(tmp_path)
 
 

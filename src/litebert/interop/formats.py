@@ -92,8 +92,8 @@ def _weights_at(path: Path) -> Path:
         "" if (path / "config.json").is_file() else "has no config.json, so it is not a finished model folder, and "
     )
     raise CheckpointError(
-        f"{path}: {unfinished}holds no weights (no TensorFlow .index, safetensors, PyTorch or Keras file); give the "
-        "folder or the file of a checkpoint"
+        f"{path}: {unfinished}holds no weights (no TensorFlow .index, safetensors, PyTorch or Keras file); give a "
+        "folder or a file of a checkpoint"
     )
 
 
