@@ -9,9 +9,12 @@ import re
 import subprocess
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +26,8 @@ from litebert.cli import main, parse
 from litebert.data.shards import Shards
 from litebert.predict import Model
 from litebert.tasks import Answer
-from tests.conftest import PROSE
+from tests.conftest import PROSE, missing
+from tests.interop.test_huggingface import random_model
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SENTENCES = [f"{' '.join(text.split()[:5])} {number}." for number, text in enumerate(PROSE)]
@@ -200,6 +204,31 @@ def test_questions_without_an_answer_are_left_out(tmp_path: Path) -> None:
     assert "2 questions" in done.stdout
     records = Answer.read(tmp_path / "new" / "c.json")
     assert [record.answers[0].text for record in records] == ["Ann", "Ann"]
+
+
+def require_keras() -> None:
+    if find_spec("keras") is None:  # to import it here would want TensorFlow
+        missing("keras")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"num_hidden_groups": 2, "inner_group_num": 2, "num_hidden_layers": 4}, {"sharing": "none", "hidden_act": "gelu"}],
+)
+def test_keras_computes_what_litebert_does(changes: dict[str, Any], model: Model, tmp_path: Path) -> None:
+    require_keras()
+    config = replace(model.config, **changes)
+    random_model(config, model.tokenizer).save(tmp_path)
+    done = run("keras_albert.py", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert float(re.search(r"on torch, \d+ tokens: differs by (\S+)\n", done.stdout)[1]) <= 1e-5  # type: ignore[index]
+
+
+def test_the_example_in_keras_refuses_what_it_does_not_compute(model: Model, tmp_path: Path) -> None:
+    require_keras()
+    random_model(replace(model.config, depth_embedding=True), model.tokenizer).save(tmp_path)
+    done = run("keras_albert.py", tmp_path)
+    assert (done.returncode, "more than a plain ALBERT" in done.stderr) == (1, True)
 
 
 def shards_of(model: Model, tmp_path: Path) -> Shards:

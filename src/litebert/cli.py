@@ -31,6 +31,7 @@ RECIPES = (
     "distill",
     "quantize",
     "export",
+    "convert",
     "evaluate",
     "predict",
     "embed",
@@ -40,7 +41,6 @@ RECIPES = (
     "bench",
 )
 PLANNED = {
-    "convert": "read and write TensorFlow and Keras checkpoints",
     "reproduce": "re-run the paper's experiments",
 }
 USAGE_ERROR = 2
@@ -106,9 +106,18 @@ def parse(config: type[Any], name: str, flags: Sequence[str], description: str =
 
 
 def _named(config: type[Any], flags: list[str]) -> list[str]:
-    """Words before the first flag belong to the setting that a command takes without its name."""
-    name = getattr(config, "POSITIONAL", None)
-    return [f"--{name}", *flags] if name and flags and not flags[0].startswith("-") else flags
+    """Words before the first flag belong to the setting that a command takes without its name, or to several."""
+    names = getattr(config, "POSITIONAL", ())
+    count = next((number for number, flag in enumerate(flags) if flag.startswith("-")), len(flags))
+    if not names or not count:
+        return flags
+    if isinstance(names, str):
+        return [f"--{names}", *flags]
+    if count > len(names):
+        raise ConfigError(f"{flags[len(names)]!r} is one word too many; there are {' and '.join(names)}")
+    return [part for pair in zip(names, flags[:count], strict=False) for part in (f"--{pair[0]}", pair[1])] + flags[
+        count:
+    ]
 
 
 def _with_toml(config: type[Any], flags: list[str]) -> list[str]:

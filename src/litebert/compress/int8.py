@@ -13,7 +13,7 @@ import torch
 
 from litebert.data.batches import Batch, Example, by_length, collate
 from litebert.errors import ConfigError, DataError
-from litebert.interop.huggingface import LARGE
+from litebert.interop.weights import LARGE
 from litebert.model.int8 import Observer, Ranges, leave_int8, use_int8
 from litebert.model.rounding import rounded
 from litebert.predict import Adapted, Model

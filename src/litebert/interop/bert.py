@@ -18,7 +18,8 @@ from torch import Tensor
 
 from litebert.errors import CheckpointError
 from litebert.files import read_json
-from litebert.interop.huggingface import BERTS, Folder, assembled, read_tensors
+from litebert.interop.huggingface import BERTS, Folder, assembled
+from litebert.interop.weights import read_tensors
 from litebert.tasks.regress import Regress
 
 MAX_HIDDEN = 1 << 14

@@ -7,25 +7,22 @@ key in config.json, so that transformers computes the same and we read them shar
 from __future__ import annotations
 
 import math
-import pickle
 import warnings
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from litebert.errors import CheckpointError, ConfigError
 from litebert.files import HASHES, read_json, replacing, sha256_of, write_json
 from litebert.interop.sentence_transformers import read_map, write_modules
+from litebert.interop.weights import in_eight_bits, read_tensors
 from litebert.model import Albert, AlbertConfig, Encoder, pretraining_heads
 from litebert.model.int8 import Ranges, places_of
-from litebert.model.rounding import rounded
 from litebert.model.sentences import SentenceHead, SentenceMap
 from litebert.tasks import TASKS, Task
 from litebert.tasks.mask import Mask
@@ -35,11 +32,6 @@ OURS = ("sharing", "relative_attention_distance", "depth_embedding", "lora_rank"
 """Settings transformers does not know; in config.json they stand under `litebert`."""
 BERTS = ("bert", "roberta", "distilbert")
 """What `bert.py` reads."""
-WEIGHT_LIMIT_BYTES = 8 << 30
-LARGE = 1 << 16
-"""Numbers of a matrix that is not worth rounding to eight bits."""
-SCALE = ".litebert_scale"
-"""After the name of a matrix of whole numbers: what its rows are multiplied by."""
 
 _ATTENTION = {"out": "attention.dense", "norm": "attention.LayerNorm"}
 _FFN = {"widen": "ffn", "narrow": "ffn_output", "norm": "full_layer_layer_norm"}
@@ -73,7 +65,6 @@ _TIED = {
     "predictions.decoder.weight": "encoder.word_embeddings.weight",
     "predictions.decoder.bias": "heads.mlm.bias",
 }
-_IGNORED = ("embeddings.position_ids",)  # a buffer of old versions: 0, 1, 2, …
 
 
 @dataclass(frozen=True)
@@ -98,16 +89,16 @@ def load_folder(path: Path) -> Folder:
     return assembled(path, settings, read_tensors(path))
 
 
-def assembled(path: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Folder:
-    """What a folder holds, from its config.json and its weights by their current names."""
-    config = config_from(settings, path)
-    task, heads = _heads_for(settings, config, tensors)
-    with torch.device("meta"):  # shapes without memory: nothing is allocated for a file that does not fit
-        model = Albert(config, heads)
-    model.load_state_dict(_assemble(model, tensors, path), assign=True)
+def assembled(
+    path: Path, settings: dict[str, Any], tensors: dict[str, Tensor], tokenizer: Tokenizer | None = None
+) -> Folder:
+    """What a folder holds, from its config.json and its weights by their current names; the tokenizer is read too,
+    unless it is given."""
+    model, task = weights_of(path, settings, tensors)
+    config = model.config
     if task is not None:
         task.load_beside(path)
-    tokenizer = Tokenizer.load(path)
+    tokenizer = Tokenizer.load(path) if tokenizer is None else tokenizer
     if tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(
             f"{path}: the tokenizer has {tokenizer.vocab_size} tokens and the model only {config.vocab_size}; "
@@ -117,7 +108,19 @@ def assembled(path: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) 
     if not isinstance(max_length, int) or not 8 <= max_length <= config.max_position_embeddings:
         raise CheckpointError(f"{path / 'config.json'}: litebert.max_length={max_length!r} must fit the model")
     after, int8 = read_map(path, config.hidden_size, tokenizer), _ranges_of(settings, model.encoder, path)
-    return Folder(model.eval(), tokenizer, task, max_length, after, int8)
+    return Folder(model, tokenizer, task, max_length, after, int8)
+
+
+def weights_of(
+    path: Path, settings: dict[str, Any], tensors: dict[str, Tensor]
+) -> tuple[Albert, Task[Any, Any] | None]:
+    """The model of these settings with these weights, and its task."""
+    config = config_from(settings, path)
+    task, heads = _heads_for(settings, config, tensors)
+    with torch.device("meta"):  # shapes without memory: nothing is allocated for a file that does not fit
+        model = Albert(config, heads)
+    model.load_state_dict(_assemble(model, tensors, path), assign=True)
+    return model.eval(), task
 
 
 def save_folder(path: Path, folder: Folder, half: bool = False) -> None:
@@ -132,11 +135,21 @@ def save_folder(path: Path, folder: Folder, half: bool = False) -> None:
     folder.tokenizer.save(path, folder.max_length)
     if folder.task is not None:
         folder.task.save_beside(path)
+    _write_tensors(path, tensors)
+    write_modules(path, folder.model.config, folder.max_length, folder.tokenizer, folder.after, half)
+    write_json(path / "config.json", settings_of(folder))
+
+
+def save_weights(path: Path, model: Albert, task: Task[Any, Any] | None) -> None:
+    """Write the weights and the settings of a model whose vocabulary nobody has; one can be put beside them later."""
+    _write_tensors(path, dict(tensors_of(model)))
+    write_json(path / "config.json", settings_of_weights(model, task, model.config.max_position_embeddings))
+
+
+def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     with replacing(path / "model.safetensors") as temporary:
         safetensors.torch.save_file(tensors, temporary, metadata={"format": "pt"})
     write_json(path / HASHES, {"model.safetensors": sha256_of(path / "model.safetensors")})
-    write_modules(path, folder.model.config, folder.max_length, folder.tokenizer, folder.after, half)
-    write_json(path / "config.json", settings_of(folder))
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -172,28 +185,33 @@ def config_from(settings: dict[str, Any], folder: Path) -> AlbertConfig:
 
 def settings_of(folder: Folder) -> dict[str, Any]:
     """What config.json says."""
-    config, task = folder.model.config, folder.task
+    settings = settings_of_weights(folder.model, folder.task, folder.max_length)
+    if folder.after is not None and folder.after.passes > 1:
+        settings["output_hidden_states"] = True  # which sentence-transformers reads
+    if folder.int8 is not None:
+        settings["litebert"]["int8"], settings["model_type"] = folder.int8, "litebert"
+    tokenizer = folder.tokenizer
+    ids = {"pad_token_id": tokenizer.pad_id, "bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
+    return settings | ids
+
+
+def settings_of_weights(model: Albert, task: Task[Any, Any] | None, max_length: int) -> dict[str, Any]:
+    """What config.json says of a model without its vocabulary."""
+    config = model.config
     settings = {key: value for key, value in config.to_dict().items() if key not in OURS}
-    ours: dict[str, Any] = {key: getattr(config, key) for key in OURS} | {"max_length": folder.max_length}
+    ours: dict[str, Any] = {key: getattr(config, key) for key in OURS} | {"max_length": max_length}
     if config.sharing != "all":
         ours["num_hidden_groups"] = config.num_hidden_groups
         settings["num_hidden_groups"] = config.num_hidden_layers
     if task is not None:
         ours |= {"task": task.name, "options": task.options()}
         settings |= task.settings()
-    if folder.after is not None and folder.after.passes > 1:
-        settings["output_hidden_states"] = True  # which sentence-transformers reads
     # transformers would load these and ignore what makes them different, so it must not know them
     expressible = not (config.relative_attention_distance or config.depth_embedding or config.lora_rank)
-    if folder.int8 is not None:
-        ours["int8"], expressible = folder.int8, False
-    expressible = expressible and not any(theirs.startswith(_OWN_HEAD) for _, theirs, _ in name_map(folder.model))
+    expressible = expressible and not any(theirs.startswith(_OWN_HEAD) for _, theirs, _ in name_map(model))
     return settings | {
         "model_type": "albert" if expressible else "litebert",
-        "architectures": [_architecture(folder.model, task)],
-        "pad_token_id": folder.tokenizer.pad_id,
-        "bos_token_id": folder.tokenizer.cls_id,
-        "eos_token_id": folder.tokenizer.sep_id,
+        "architectures": [_architecture(model, task)],
         "dtype": "float32",
         "litebert": ours,
     }
@@ -206,57 +224,6 @@ def tensors_of(model: Albert) -> Iterator[tuple[str, Tensor]]:
         if ours in states:
             tensor = states[ours] if part is None else states[ours].chunk(3)[part]
             yield theirs, tensor.clone()  # safetensors takes no two names for one memory
-
-
-def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """The weights of a folder under current names. Nothing is ever unpickled blindly."""
-    path = next(
-        (
-            folder / name
-            for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
-            if (folder / name).is_file()
-        ),
-        None,
-    )
-    if path is None:
-        if graph := next(
-            (name for name in ("model.onnx", "model.pt2", "encoder.onnx") if (folder / name).is_file()), None
-        ):
-            raise CheckpointError(
-                f"{folder}: holds a graph for other runtimes ({graph}) and no weights; give the model that it was "
-                "exported from"
-            )
-        raise CheckpointError(
-            f"{folder}: has neither model.safetensors nor pytorch_model.bin; the weights are missing: download the "
-            "folder again"
-        )
-    tensors: dict[str, Tensor] = {}
-    for file in _shards(path) if path.suffix == ".json" else [path]:
-        tensors |= _read_bin(file) if file.suffix == ".bin" else _read_safetensors(file)
-    tensors = dict(_from_eight_bits(tensors, folder))
-    return {_current_name(name): tensor for name, tensor in tensors.items() if not name.endswith(_IGNORED)}
-
-
-def in_eight_bits(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Large matrices as whole numbers with a scale for each row beside them; the others as they are."""
-    for name, tensor in tensors.items():
-        if tensor.dim() != 2 or tensor.numel() <= LARGE:
-            yield name, tensor
-            continue
-        whole, scale = rounded(tensor.float())
-        yield name, whole
-        yield name + SCALE, scale
-
-
-def _from_eight_bits(tensors: Mapping[str, Tensor], folder: Path) -> Iterator[tuple[str, Tensor]]:
-    for name, tensor in tensors.items():
-        if tensor.dtype == torch.int8:
-            scale = tensors.get(name + SCALE)
-            if scale is None or tensor.dim() != 2 or scale.shape != tensor.shape[:1]:
-                raise CheckpointError(f"{folder}: {name} has no scale for each of its rows; quantize the model again")
-            yield name, tensor * scale.float()[:, None]
-        elif not (name.endswith(SCALE) and name.removesuffix(SCALE) in tensors):
-            yield name, tensor
 
 
 def _ranges_of(settings: dict[str, Any], encoder: Encoder, folder: Path) -> Ranges | None:
@@ -413,63 +380,3 @@ def _architecture(model: Albert, task: Task[Any, Any] | None) -> str:
     if {"mlm", "order"} <= set(model.heads):
         return "AlbertForPreTraining"
     return task.architecture if task is not None else "AlbertModel"
-
-
-def _shards(index: Path) -> list[Path]:
-    names = read_json(index).get("weight_map")
-    if not isinstance(names, dict) or not names:
-        raise CheckpointError(f"{index}: has no weight_map; download the folder again")
-    files = sorted(set(map(str, names.values())))
-    for name in files:
-        if Path(name).name != name or not name.endswith(".safetensors"):
-            raise CheckpointError(
-                f"{index}: names {name!r}, which is not a .safetensors file of this folder; "
-                "the folder is not to be trusted"
-            )
-        if not (index.parent / name).is_file():
-            raise CheckpointError(f"{index}: names {name!r}, which is not there; download the folder again")
-    return [index.parent / name for name in files]
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    _check_size(path)
-    try:
-        return safetensors.torch.load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: not a safetensors file or damaged ({error}); download it again") from error
-
-
-def _read_bin(path: Path) -> dict[str, Tensor]:
-    _check_size(path)
-    try:
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"{path}: holds Python objects beside tensors and could run code, so it is not opened; "
-            "get the model.safetensors version"
-        ) from error
-    except Exception as error:  # the restricted unpickler fails in every way on what is not a pickle
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise CheckpointError(f"{path}: not a PyTorch file or damaged ({reason}); download it again") from error
-    if not isinstance(tensors, dict) or not all(
-        isinstance(x, Tensor) and isinstance(key, str) for key, x in tensors.items()
-    ):
-        raise CheckpointError(f"{path}: holds something other than named tensors; it is not a model's weights")
-    return tensors
-
-
-def _check_size(path: Path) -> None:
-    size = path.stat().st_size
-    if zipfile.is_zipfile(path):  # a .bin is a zip, which can unpack to far more than it weighs
-        with zipfile.ZipFile(path) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-    if size > WEIGHT_LIMIT_BYTES:
-        raise CheckpointError(
-            f"{path}: {size:,} bytes is over the limit of {WEIGHT_LIMIT_BYTES:,}; the largest ALBERT is under 1 GB"
-        )
-
-
-def _current_name(name: str) -> str:
-    """Undo what older versions called things: gamma and beta, and no `albert.` before a bare encoder's tensors."""
-    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-    return f"albert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from litebert.interop.huggingface import LARGE
+from litebert.interop.weights import LARGE
 from litebert.model.rounding import rounded
 
 if TYPE_CHECKING:

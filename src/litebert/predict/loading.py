@@ -13,7 +13,7 @@ import torch
 
 from litebert import builtin
 from litebert.errors import CheckpointError, ConfigError
-from litebert.interop.huggingface import load_folder
+from litebert.interop.formats import is_here, load_any
 from litebert.model.int8 import has_int8, use_int8
 from litebert.predict.adapted import Adapted
 from litebert.predict.model import Model
@@ -39,6 +39,9 @@ HUB_FILES = [
 def load(path_or_name: str | Path, engine: Engine = "auto") -> Model:
     """Load a model from a folder, one that comes with litebert, or one of the Hugging Face hub by its name.
 
+    Checkpoints of TensorFlow and Keras, and other ALBERT files, load too: give their folder, or the file. What they
+    hold is told by `litebert convert`.
+
     `engine`, on a CPU: "int8" computes from eight bits, several times as fast and a little less exact; "bf16" in
     bfloat16, between the two; "torch" in float32; "auto" from eight bits where the folder holds them (`litebert
     quantize`) and the CPU can, else in float32. Eight bits are computed by code of our own, compiled for this CPU when
@@ -54,15 +57,14 @@ def load_beside(others: Sequence[Model], path_or_name: str | Path, engine: Engin
     path = builtin.folder_of(path_or_name)
     if Saved.is_at(path):
         return _adapted(path, engine, others)
-    return _whole(path, path_or_name, engine, others)
+    return _whole(path_or_name, engine, others)
 
 
-def _whole(path: Path, path_or_name: str | Path, engine: Engine, others: Sequence[Model]) -> Model:
-    if not path.is_dir():
-        path = _download(str(path_or_name))
-    folder = load_folder(path)
+def _whole(path_or_name: str | Path, engine: Engine, others: Sequence[Model]) -> Model:
+    path = located(path_or_name)
+    folder = load_any(path)
     model = Model(folder.model, folder.tokenizer, folder.task, folder.max_length, folder.after)
-    is_name = path == builtin.FOLDERS.get(str(path_or_name)) or not Path(path_or_name).is_dir()
+    is_name = path == builtin.FOLDERS.get(str(path_or_name)) or not is_here(Path(path_or_name))
     model.source = str(path_or_name) if is_name else path.resolve()
     model.int8, model.bf16 = folder.int8, engine == "bf16"
     if engine == "int8" or (engine == "auto" and folder.int8 is not None and has_int8()):
@@ -71,6 +73,12 @@ def _whole(path: Path, path_or_name: str | Path, engine: Engine, others: Sequenc
     if same is not None:
         model.albert.encoder = same.encoder
     return model
+
+
+def located(path_or_name: str | Path) -> Path:
+    """Where the files of a model are; those of a hub's name are fetched."""
+    path = builtin.folder_of(path_or_name)
+    return path if is_here(path) else _download(str(path_or_name))
 
 
 def _computes_alike(model: Model, other: Model) -> bool:
@@ -89,10 +97,10 @@ def _adapted(path: Path, engine: Engine, others: Sequence[Model]) -> Adapted:
     """What `litebert.adapt` made, on the model that it was made for."""
     saved = Saved.read(path)
     if saved.is_whole:
-        return saved.on(_whole(path, path, engine, others))
+        return saved.on(_whole(path, engine, others))
     if (path / "config.json").is_file():
         raise CheckpointError(f"{path}: holds a whole model and an adapted one; delete config.json or few_shot.json")
-    if isinstance(saved.base, Path) and not saved.base.is_dir():
+    if isinstance(saved.base, Path) and not is_here(saved.base):
         raise CheckpointError(
             f"{path}: was made from the model in {saved.base}, which is not there; put it back, or adapt another model "
             "to the same examples"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import cache
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
@@ -139,6 +140,7 @@ def _framed(tokenizer: Tokenizer, specials: dict[str, str]) -> Tokenizer:
     return tokenizer
 
 
+@cache
 def _combining_characters() -> str:
     """A character class of everything `unicodedata.combining` calls combining, which is what Google's code strips."""
     ranges: list[list[int]] = []

@@ -1,0 +1,276 @@
+"""Presets of keras-hub, both ways: a folder with config.json, model.weights.h5 and what reads text.
+
+keras-hub's ALBERT is Google's: tanh GELU, LayerNorms with 1e-12, sharing in even groups. Other sharing is written as
+one group per layer, which computes the same, with our own settings in config.json under a key that Keras ignores; so
+we read it shared again. Keras itself is not needed, only h5py.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from litebert.errors import CheckpointError, ConfigError
+from litebert.files import atomic_write, read_json, write_json
+from litebert.interop.huggingface import Folder, assembled, config_from, settings_of, tensors_of
+from litebert.interop.keras_weights import (
+    Place,
+    class_places,
+    encoder_places,
+    groups_in_keras,
+    mask_places,
+    read_weights,
+    write_weights,
+)
+from litebert.model import AlbertConfig
+from litebert.tasks.classify import MAX_CLASSES, Classify
+from litebert.tasks.regress import Regress
+from litebert.tokenizer import Tokenizer
+
+WEIGHTS, TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
+SPIECE = Path("assets") / "tokenizer" / "vocabulary.spm"
+OURS = Path("assets") / "litebert"
+"""The tokenizer as we save it, with what a SentencePiece model does not say."""
+VERSIONS = {"keras_version": "3.15.1", "keras_hub_version": "0.32.0"}
+"""Whose layout this is."""
+EPSILON = 1e-12
+_FIELDS = {
+    "vocabulary_size": "vocab_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "num_groups": "num_hidden_groups",
+    "num_inner_repetitions": "inner_group_num",
+    "embedding_dim": "embedding_size",
+    "hidden_dim": "hidden_size",
+    "intermediate_dim": "intermediate_size",
+    "dropout": "hidden_dropout_prob",
+    "max_sequence_length": "max_position_embeddings",
+    "num_segments": "type_vocab_size",
+}
+"""Theirs to ours."""
+_REQUIRED = ("vocabulary_size", "num_layers", "num_heads", "embedding_dim", "hidden_dim", "intermediate_dim")
+_BACKBONE, _MASK, _CLASSES = "AlbertBackbone", "AlbertMaskedLM", "AlbertTextClassifier"
+_TASKS = {"mlm": _MASK, "classify": _CLASSES}
+"""Our heads that keras-hub has a class for."""
+_FORMER = {"AlbertClassifier": _CLASSES}
+_LINEAR = {"linear.weight", "linear.bias"}
+"""Of a head without a body: one matrix."""
+
+
+def is_keras(path: Path) -> bool:
+    """Is it a preset of keras-hub, or a file of weights as Keras 3 writes them?"""
+    if path.is_dir():
+        return (path / WEIGHTS).is_file() or (path / TASK_WEIGHTS).is_file()
+    return path.name.endswith(".weights.h5")
+
+
+def read_keras(path: Path, tokenizer: Tokenizer | None = None) -> Folder:
+    """Read a preset folder of keras-hub's ALBERT, or a `.weights.h5` with its config.json beside it.
+
+    `tokenizer` is for those that have none of their own.
+    """
+    settings, tensors = read_preset(path)
+    folder = path if path.is_dir() else path.parent
+    tokenizer = tokenizer or preset_tokenizer(folder)
+    if tokenizer is None:
+        raise CheckpointError(
+            f"{folder}: has no {SPIECE}, so nothing here makes texts into ids; give the tokenizer that the model was "
+            "trained with"
+        )
+    return assembled(folder, settings, tensors, tokenizer)
+
+
+def read_preset(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Its settings as a config.json of ours would say them, and its weights by Hugging Face's names."""
+    folder, weights = (path, path / WEIGHTS) if path.is_dir() else (path.parent, path)
+    settings = _read_settings(folder)
+    config = config_from(settings, folder)
+    tensors = read_weights(weights, encoder_places(config), beside_table=True)
+    if path.is_dir():
+        tensors |= _read_head(folder, settings, config)
+    return settings, tensors
+
+
+def places_in(settings: dict[str, Any], tensors: dict[str, Tensor], folder: Path) -> Iterator[Place]:
+    """Where in the files each of these weights stands."""
+    config = config_from(settings, folder)
+    yield from encoder_places(config)
+    if "predictions.bias" in tensors:
+        yield from mask_places(config)
+    if "classifier.bias" in tensors:
+        yield from class_places(config, len(tensors["classifier.bias"]))
+
+
+def write_keras(path: Path, folder: Folder) -> list[str]:
+    """Write a preset folder that keras-hub's AlbertBackbone, AlbertMaskedLM or AlbertTextClassifier loads.
+
+    Returns what of the model it has no place for. config.json comes last: a folder without it is unfinished.
+    """
+    config, kept = folder.model.config, _what_keras_holds(folder)
+    _check_expressible(config)
+    tensors = dict(tensors_of(kept.model))
+    has_pieces = _write_tokenizer(path, folder)
+    count = write_weights(path / WEIGHTS, encoder_places(config), tensors)
+    _write_task(path, kept, tensors, has_pieces)
+    saved = datetime.now(timezone.utc).strftime("%Y-%m-%d@%H:%M:%S")
+    write_json(path / "metadata.json", VERSIONS | {"parameter_count": count, "date_saved": saved})
+    write_json(path / "config.json", _backbone(config) | {"litebert": settings_of(kept)})
+    return list(_left_out(folder, kept, has_pieces))
+
+
+def keras_settings(config: AlbertConfig) -> dict[str, Any]:
+    """What AlbertBackbone is made with."""
+    return {theirs: getattr(config, ours) for theirs, ours in _FIELDS.items()} | {"num_groups": groups_in_keras(config)}
+
+
+def _check_expressible(config: AlbertConfig) -> None:
+    """keras-hub would load these and compute something else."""
+    plain = {"hidden_act": "gelu_new", "layer_norm_eps": EPSILON, "relative_attention_distance": 0,
+             "depth_embedding": False, "lora_rank": 0}  # fmt: skip
+    for name, only in plain.items():
+        value = getattr(config, name)
+        if value != only:
+            raise ConfigError(
+                f"{name}={value!r}: keras-hub's ALBERT has {only!r} alone and would compute something else; "
+                "examples/keras_albert.py shows how to write one in Keras"
+            )
+
+
+def _what_keras_holds(folder: Folder) -> Folder:
+    """The model with the one head that a preset can have: that for hidden words, or a matrix over the pooled vector."""
+    heads = folder.model.heads
+    kept = [name for name in _TASKS if name in heads and (name == "mlm" or set(heads[name].state_dict()) == _LINEAR)]
+    model = folder.model.with_heads({name: heads[name] for name in kept[:1]})
+    return replace(folder, model=model, task=folder.task if kept else None, after=None, int8=None)
+
+
+def _left_out(folder: Folder, kept: Folder, has_pieces: bool) -> Iterator[str]:
+    yield from (f"the head {name!r}" for name in folder.model.heads if name not in kept.model.heads)
+    if "mlm" in kept.model.heads:
+        yield "1e-12 in the LayerNorm of the head 'mlm': keras-hub has 1e-5 there, so its logits differ a little"
+    if folder.after is not None:
+        yield "how vectors of sentences are made from those of tokens"
+    if folder.int8 is not None:
+        yield "what products of eight bits need; weights are written in float32"
+    if not has_pieces:
+        yield "the tokenizer, which is no SentencePiece model: texts must be made into ids with litebert"
+
+
+def _write_tokenizer(path: Path, folder: Folder) -> bool:
+    """Ours, and keras-hub's if ours came from a SentencePiece model."""
+    folder.tokenizer.save(path / OURS, folder.max_length)
+    pieces = folder.tokenizer.spiece
+    if pieces is not None:
+        atomic_write(path / SPIECE, pieces)
+        write_json(path / "tokenizer.json", _TOKENIZER)
+    else:
+        (path / "tokenizer.json").unlink(missing_ok=True)
+    return pieces is not None
+
+
+def _write_task(path: Path, kept: Folder, tensors: dict[str, Tensor], has_pieces: bool) -> None:
+    for leftover in ("task.json", "preprocessor.json", TASK_WEIGHTS):  # of a model that was here before
+        (path / leftover).unlink(missing_ok=True)
+    for head in kept.model.heads:
+        name, config = _TASKS[head], kept.model.config
+        classes = {"num_classes": len(tensors["classifier.bias"])} if name == _CLASSES else {}
+        write_weights(path / TASK_WEIGHTS, _head_places(config, name, *classes.values()), tensors)
+        preprocessor = None
+        if has_pieces:
+            length = {"sequence_length": kept.max_length}
+            preprocessor = _object(f"{name}Preprocessor", {"tokenizer": _TOKENIZER} | length)
+            write_json(path / "preprocessor.json", preprocessor)
+        chosen = {"backbone": _backbone(config), "preprocessor": preprocessor} | classes
+        write_json(path / "task.json", _object(name, chosen))
+
+
+def _head_places(config: AlbertConfig, name: str, classes: int = 0) -> Iterator[Place]:
+    return mask_places(config) if name == _MASK else class_places(config, classes)
+
+
+def _object(name: str, config: dict[str, Any]) -> dict[str, Any]:
+    """As Keras writes an object of a class of keras-hub."""
+    module = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()  # AlbertMaskedLM stands in albert_masked_lm
+    return {
+        "module": f"keras_hub.src.models.albert.{module}",
+        "class_name": name,
+        "config": config,
+        "registered_name": f"keras_hub>{name}",
+    }
+
+
+_TOKENIZER = _object("AlbertTokenizer", {"config_file": "tokenizer.json", "proto": None})
+
+
+def _backbone(config: AlbertConfig) -> dict[str, Any]:
+    return _object(_BACKBONE, keras_settings(config))
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """The config.json of an ALBERT of that shape."""
+    where = folder / "config.json"
+    if not where.is_file():
+        raise CheckpointError(
+            f"{folder}: has no config.json, which says the shape of the weights; put the preset's beside them"
+        )
+    content = read_json(where)
+    chosen = content.get("config")
+    if content.get("class_name") != _BACKBONE or not isinstance(chosen, dict):
+        raise CheckpointError(
+            f"{where}: class_name={content.get('class_name')!r} is not keras-hub's {_BACKBONE}; give an ALBERT's preset"
+        )
+    missing = [name for name in _REQUIRED if name not in chosen]
+    if missing:
+        raise CheckpointError(f"{where}: does not say {', '.join(missing)}; download or save the preset again")
+    if "litebert" not in content:
+        settings = {ours: chosen[theirs] for theirs, ours in _FIELDS.items() if theirs in chosen}
+        return settings | {"model_type": "albert", "attention_probs_dropout_prob": chosen.get("dropout", 0.0)}
+    return _own_settings(content["litebert"], chosen, folder)
+
+
+def _own_settings(ours: Any, chosen: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What we wrote beside Keras's settings, if it still speaks of the same model."""
+    where = folder / "config.json"
+    if not isinstance(ours, dict):
+        raise CheckpointError(f"{where}: 'litebert' must be an object; delete it, or convert the model again")
+    for name, value in keras_settings(config_from(ours, folder)).items():
+        if chosen.get(name, value) != value:
+            raise CheckpointError(
+                f"{where}: {name}={chosen[name]!r}, but 'litebert' there means {value!r}; delete what is wrong"
+            )
+    return ours
+
+
+def _read_head(folder: Path, settings: dict[str, Any], config: AlbertConfig) -> dict[str, Tensor]:
+    """The head's tensors; settings learn which task it is for, unless they know."""
+    path, weights = folder / "task.json", folder / TASK_WEIGHTS
+    if not (path.is_file() and weights.is_file()):
+        return {}
+    content = read_json(path)
+    name = _FORMER.get(str(content.get("class_name")), content.get("class_name"))
+    if name == _MASK:
+        return read_weights(weights, mask_places(config))
+    chosen = content.get("config")
+    classes = chosen.get("num_classes") if isinstance(chosen, dict) else None
+    if name != _CLASSES or type(classes) is not int or not 1 <= classes <= MAX_CLASSES:
+        warnings.warn(f"{path}: litebert has no head for {name}; the encoder is read without it", stacklevel=3)
+        return {}
+    if "architectures" not in settings:
+        settings |= {"architectures": [Classify.architecture], "num_labels": classes}
+        if classes == 1:
+            settings["problem_type"] = Regress.problems[0]
+    return read_weights(weights, class_places(config, classes))
+
+
+def preset_tokenizer(folder: Path) -> Tokenizer | None:
+    """Ours, if the preset is ours; else its SentencePiece model; else none."""
+    if (folder / OURS).is_dir():
+        return Tokenizer.load(folder / OURS)
+    return Tokenizer.from_spiece(folder / SPIECE) if (folder / SPIECE).is_file() else None

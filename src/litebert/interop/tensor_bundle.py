@@ -1,0 +1,255 @@
+"""TensorFlow's checkpoints without TensorFlow: an index of what stands where, and shards of plain numbers.
+
+`NAME.index` is a table of tensors' names and, as protobuf messages, their types, shapes and places;
+`NAME.data-00000-of-00003` and so on hold the numbers. Shards are mapped into memory, so that of a checkpoint with an
+optimizer's states only the weights are read. Names of files come from the path that was given, never from the content.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from litebert.errors import CheckpointError
+from litebert.files import atomic_write, replacing
+from litebert.interop.crc32c import crc32c, masked
+from litebert.interop.table import Damage, read_table, table_of, varint, varint_of
+
+INDEX = ".index"
+SHARD_LIMIT, RANK_LIMIT = 4096, 8
+FLOAT, STRING = 1, 7
+DTYPES = {FLOAT: "float32", 2: "float64", 14: "bfloat16", 19: "float16"}
+"""TensorFlow's numbers for what a weight can be."""
+OTHERS = {3: "int32", 4: "uint8", 6: "int8", STRING: "string", 9: "int64", 10: "bool"}
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+"""In checkpoints of TensorFlow 2: what the names in them stand for."""
+
+Message = dict[int, list[int | bytes]]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the index says of a tensor."""
+
+    dtype: int
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    size: int
+    checksum: int
+    sliced: bool
+    """Is it stored in parts, as a partitioned variable is?"""
+
+    @property
+    def kind(self) -> str:
+        return DTYPES.get(self.dtype) or OTHERS.get(self.dtype) or f"type {self.dtype}"
+
+    @property
+    def is_weight(self) -> bool:
+        return self.dtype in DTYPES
+
+
+class Bundle:
+    """A checkpoint, open for reading. Nothing is read from the shards but what is asked for."""
+
+    def __init__(self, index: Path) -> None:
+        self.index = index
+        self._shards: dict[int, mmap.mmap] = {}
+        table = read_table(index)
+        try:
+            self._count = _shard_count(table.pop(b"", None))
+            self.entries = {_text(key): _entry(value) for key, value in table.items()}
+            self._check_ranges()
+        except Damage as error:
+            raise self._damaged(str(error)) from error
+
+    def read(self, name: str) -> Tensor:
+        """A weight, held against its check sum."""
+        entry = self.entries[name]
+        if entry.sliced:
+            raise CheckpointError(f"{self.index}: {name} is stored in parts (a partitioned variable), which is not "
+                                  "read; save the checkpoint again without a partitioner")  # fmt: skip
+        kind = DTYPES[entry.dtype]
+        if entry.size != math.prod(entry.shape) * _width(kind):
+            raise self._damaged(f"{name} of shape {entry.shape} cannot have {entry.size:,} bytes")
+        content = self._bytes_of(name)
+        if masked(crc32c(content)) != entry.checksum:
+            raise self._damaged(f"the check sum of {name} is wrong")
+        if kind == "bfloat16":
+            return torch.from_numpy(content.view("<i2").copy()).view(torch.bfloat16).reshape(entry.shape)
+        plain = content.view(np.dtype(kind).newbyteorder("<")).astype(kind)
+        return torch.from_numpy(plain.reshape(entry.shape))
+
+    def names(self) -> dict[str, str]:
+        """What each tensor is called by the program that made it: in checkpoints of objects the index has paths."""
+        entry = self.entries.get(OBJECT_GRAPH)
+        if entry is None or entry.dtype != STRING or entry.shape:
+            return {name: name for name in self.entries}
+        try:
+            called = _full_names(self._string(entry))
+        except Damage as error:
+            raise self._damaged(f"{OBJECT_GRAPH}: {error}") from error
+        return {name: called.get(name, name) for name in self.entries}
+
+    def shard_path(self, number: int) -> Path:
+        stem = self.index.name.removesuffix(INDEX)
+        return self.index.with_name(f"{stem}.data-{number:05d}-of-{self._count:05d}")
+
+    def _string(self, entry: Entry) -> bytes:
+        """A tensor of one text: its length, a check sum of that, the text."""
+        content = self._bytes_of(OBJECT_GRAPH).tobytes()
+        size, at = varint(content, 0)
+        checked = size.to_bytes(4 if size < 1 << 32 else 8, "little") + content[at:]
+        if size != len(content) - at - 4 or masked(crc32c(checked)) != entry.checksum:
+            raise Damage("its check sum is wrong")
+        return content[at + 4 :]
+
+    def _bytes_of(self, name: str) -> np.ndarray:
+        entry = self.entries[name]
+        shard = self._shard(entry.shard)
+        if entry.offset + entry.size > len(shard):
+            raise self._damaged(f"{name} reaches to byte {entry.offset + entry.size:,} of "
+                                f"{self.shard_path(entry.shard).name}, which has {len(shard):,}")  # fmt: skip
+        return np.frombuffer(shard, np.uint8, entry.size, entry.offset)
+
+    def _shard(self, number: int) -> mmap.mmap:
+        if number not in self._shards:
+            path = self.shard_path(number)
+            try:
+                with path.open("rb") as file:
+                    self._shards[number] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:  # an empty file cannot be mapped
+                raise CheckpointError(f"{path}: cannot be read ({error}); a checkpoint is its .index and all of its "
+                                      ".data files: put them beside each other") from error  # fmt: skip
+        return self._shards[number]
+
+    def _check_ranges(self) -> None:
+        """No two tensors may claim the same bytes."""
+        ends = [0] * self._count
+        for name, entry in sorted(self.entries.items(), key=lambda one: (one[1].offset, one[1].size)):
+            if entry.sliced:
+                continue  # its parts have entries of their own
+            if entry.shard >= self._count:
+                raise Damage(f"{name} stands in shard {entry.shard} of {self._count}")
+            if entry.offset < ends[entry.shard]:
+                raise Damage(f"{name} overlaps another tensor")
+            ends[entry.shard] = entry.offset + entry.size
+
+    def _damaged(self, what: str) -> CheckpointError:
+        return CheckpointError(f"{self.index}: {what}; the checkpoint is damaged: copy or download it again")
+
+
+def write_bundle(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a checkpoint of one shard. The index comes last: without it there is no checkpoint."""
+    entries, offset = {b"": b"\x08\x01\x1a\x02\x08\x01"}, 0  # one shard, little-endian, version 1
+    with replacing(prefix.with_name(f"{prefix.name}.data-00000-of-00001")) as temporary, temporary.open("wb") as file:
+        for name, tensor in sorted(tensors.items(), key=lambda one: one[0].encode()):
+            content = tensor.detach().float().contiguous().numpy().astype("<f4").reshape(-1).view(np.uint8)
+            file.write(content.data)
+            entries[name.encode()] = _message_of(tuple(tensor.shape), offset, content)
+            offset += len(content)
+    atomic_write(prefix.with_name(prefix.name + INDEX), table_of(entries))
+
+
+def _message_of(shape: tuple[int, ...], offset: int, content: np.ndarray) -> bytes:
+    sizes = [b"\x08" + varint_of(size) if size else b"" for size in shape]
+    dimensions = b"".join(b"\x12" + varint_of(len(size)) + size for size in sizes)
+    place = b"\x20" + varint_of(offset) if offset else b""  # what is zero is not written
+    return (
+        bytes([0x08, FLOAT, 0x12]) + varint_of(len(dimensions)) + dimensions + place
+        + b"\x28" + varint_of(len(content)) + b"\x35" + struct.pack("<I", masked(crc32c(content)))
+    )  # fmt: skip
+
+
+def _shard_count(header: bytes | None) -> int:
+    if header is None:
+        raise Damage("the index does not say how many shards there are")
+    message = _message(header)
+    count = _number(message, 1)
+    if not 1 <= count <= SHARD_LIMIT:
+        raise Damage(f"it speaks of {count:,} shards")
+    if _number(message, 2) != 0:
+        raise Damage("it was written by a big-endian machine, which is not read")
+    return count
+
+
+def _entry(content: bytes) -> Entry:
+    message = _message(content)
+    dimensions = _message(_bytes(message, 2)).get(2, [])
+    if len(dimensions) > RANK_LIMIT:
+        raise Damage(f"a tensor has {len(dimensions)} dimensions")
+    shape = tuple(_number(_message(one if isinstance(one, bytes) else b"\0"), 1) for one in dimensions)
+    return Entry(
+        dtype=_number(message, 1), shape=shape, shard=_number(message, 3), offset=_number(message, 4),
+        size=_number(message, 5), checksum=_number(message, 6), sliced=7 in message,
+    )  # fmt: skip
+
+
+def _full_names(graph: bytes) -> dict[str, str]:
+    """Keys of the checkpoint, and the names of the variables behind them."""
+    found = {}
+    for node in _message(graph).get(1, []):
+        for attribute in _message(node if isinstance(node, bytes) else b"\0").get(2, []):
+            message = _message(attribute if isinstance(attribute, bytes) else b"\0")
+            name, key = _text(_bytes(message, 2)), _text(_bytes(message, 3))
+            if name and key:
+                found[key] = name.removesuffix(":0")
+    return found
+
+
+def _message(content: bytes) -> Message:
+    """A protobuf message: the values of each field, by its number."""
+    found: Message = {}
+    for number, value in _fields(content):
+        found.setdefault(number, []).append(value)
+    return found
+
+
+def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
+    at = 0
+    while at < len(content):
+        tag, at = varint(content, at)
+        number, kind = tag >> 3, tag & 7
+        if kind == 0:
+            value, at = varint(content, at)
+            yield number, value
+            continue
+        size, at = varint(content, at) if kind == 2 else ({1: 8, 5: 4}.get(kind, -1), at)
+        if size < 0 or at + size > len(content) or number == 0:
+            raise Damage("a message of the index is damaged")
+        piece = content[at : at + size]
+        yield number, piece if kind == 2 else int.from_bytes(piece, "little")
+        at += size
+
+
+def _number(message: Message, field: int) -> int:
+    value = message.get(field, [0])[-1]
+    if not isinstance(value, int) or value >= 1 << 63:
+        raise Damage(f"field {field} of a message is not a whole number from 0")
+    return value
+
+
+def _bytes(message: Message, field: int) -> bytes:
+    value = message.get(field, [b""])[-1]
+    if not isinstance(value, bytes):
+        raise Damage(f"field {field} of a message is not text")
+    return value
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Damage("a name is not UTF-8") from error
+
+
+def _width(kind: str) -> int:
+    return 2 if kind == "bfloat16" else np.dtype(kind).itemsize

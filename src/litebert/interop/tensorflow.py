@@ -1,0 +1,305 @@
+"""ALBERTs of TensorFlow's checkpoints, both ways: Google's, TF-Hub's, and both kinds of albert_zh's.
+
+albert_zh's own kind has token embeddings of the small size and a matrix, while positions and segments have the hidden
+size. As one table of the hidden size, with an identity where other ALBERTs have their matrix, it computes the same.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from litebert.errors import CheckpointError, ConfigError
+from litebert.files import atomic_write, write_json
+from litebert.interop.google_names import PROJECT, SECOND, WORDS, to_google, to_huggingface
+from litebert.interop.huggingface import Folder, config_from, settings_of, tensors_of
+from litebert.interop.sentence_transformers import write_modules
+from litebert.interop.source import NO_HEAD, Row, Source, settings_beside
+from litebert.interop.tensor_bundle import OBJECT_GRAPH, Bundle, write_bundle
+from litebert.model.config import PRESETS, AlbertConfig
+
+CHECKPOINT = "model.ckpt-best"
+"""As in what Google gave away."""
+CONFIG = "albert_config.json"
+ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu"}
+"""Google's names of them, and ours: its GELU is the one by tanh."""
+_COUNTERS = ("global_step", "beta1_power", "beta2_power", "save_counter")
+_SLOTS = ("adam_m", "adam_v", "lamb_m", "lamb_v", "Adam", "Adam_1", "Momentum", "ExponentialMovingAverage")
+_EMBEDDINGS, _FIRST = "albert.embeddings.", "albert.encoder.albert_layer_groups.0.albert_layers.0"
+TABLE_LIMIT = 1 << 28
+"""Numbers of a table that two are multiplied into; that of the largest of albert_zh's shape has 87 million."""
+_GOOGLES = {"net_structure_type": 0, "gap_size": 0, "num_memory_blocks": 0, "down_scale_factor": 1}
+"""What Google's settings have beside ours, and always the same."""
+
+
+def read_checkpoint(index: Path) -> Source:
+    """Read the ALBERT of a checkpoint: the weights that it has a place for, and why others are left out."""
+    bundle = Bundle(index)
+    called = bundle.names()
+    names = set(called.values())
+    prefix = _prefix(names, index)
+    places = {key: name.removeprefix(prefix) for key, name in called.items() if bundle.entries[key].is_weight}
+    _refuse_bert(set(places.values()), index)
+    found = {key: to_huggingface(name) for key, name in places.items()}
+    rows, tensors = [], dict[str, Tensor]()
+    for key, entry in bundle.entries.items():
+        known, name = found.get(key), places.get(key, "")
+        if known is None and name != SECOND:
+            rows.append(Row(called[key], entry.shape, why=_why_not(called[key], entry.kind, names)))
+            continue
+        becomes, transposed = known or (SECOND, False)
+        if becomes in tensors:
+            raise CheckpointError(f"{index}: holds {becomes} twice, once as {called[key]}; it is not one model")
+        tensor = bundle.read(key)
+        if transposed and tensor.dim() != 2:
+            raise CheckpointError(f"{index}: {called[key]} has shape {entry.shape}, where a matrix was expected")
+        tensors[becomes] = tensor.T.contiguous() if transposed else tensor
+        rows.append(Row(called[key], entry.shape, becomes))
+    _refuse_strangers(rows, prefix, index)
+    return described(index, tensors, rows, "a TensorFlow checkpoint")
+
+
+def described(path: Path, tensors: dict[str, Tensor], rows: list[Row], kind: str, torch_names: bool = False) -> Source:
+    """Weights by transformers' names, and albert_zh's second matrix, with the settings that lie beside them."""
+    remarks: list[str] = []
+    theirs = SECOND in tensors
+    settings = _settings(path, sizes_of(tensors, path), theirs, remarks, torch_names)
+    if theirs:
+        kind += " of albert_zh's own kind"
+        rows = _fold(tensors, rows, path)
+    size = settings["embedding_size"] = tensors[f"{_EMBEDDINGS}word_embeddings.weight"].shape[1]
+    query = tensors.get(f"{_FIRST}.attention.query.weight")
+    if f"{PROJECT}.weight" not in tensors and query is not None and query.shape == (size, size):
+        # with E = H Google has no matrix there; a square of that size is in the file, so this one is not too large
+        tensors |= {f"{PROJECT}.weight": torch.eye(size), f"{PROJECT}.bias": torch.zeros(size)}
+    config = config_from(settings, path)
+    if not torch_names and not _divides_alike(config.num_hidden_layers, settings["num_hidden_groups"]):
+        raise CheckpointError(
+            f"{path}: of {config.num_hidden_layers} layers in {settings['num_hidden_groups']} groups Google's division "
+            "puts some into other groups than transformers' does; this model cannot be expressed"
+        )
+    framework = "" if torch_names else "tensorflow"
+    return Source(kind, framework, path, _with_task(settings, tensors), tensors, rows, remarks)
+
+
+def write_google(folder: Folder, path: Path) -> list[Row]:
+    """Write what google-research/albert reads: a checkpoint, albert_config.json and the vocabulary's files.
+
+    Returns what each tensor became; those that are not named there have no place in it.
+    """
+    settings = _google_settings(folder)
+    tensors, rows = dict[str, Tensor](), []
+    for name, tensor in _without_identity(tensors_of(folder.model), folder.model.config):
+        known = to_google(name)
+        if known is None:
+            continue  # a head that Google's code does not have; who converts is told
+        becomes, transposed = known
+        tensors[becomes] = tensor.T if transposed else tensor
+        rows.append(Row(name, tuple(tensor.shape), becomes))
+    folder.tokenizer.save(path, folder.max_length)
+    tokens, scores = folder.tokenizer.vocabulary(), folder.tokenizer.piece_scores()
+    if scores is not None:
+        lines = (f"{token}\t{score:.6g}\n" for token, score in zip(tokens, scores, strict=True))
+        atomic_write(path / "spiece.vocab", "".join(lines))
+    else:
+        atomic_write(path / "vocab.txt", "".join(f"{token}\n" for token in tokens))
+    if folder.after is not None:  # which Google's code does not see, and we read again
+        write_modules(path, folder.model.config, folder.max_length, folder.tokenizer, folder.after)
+    if folder.task is not None:
+        folder.task.save_beside(path)
+    write_bundle(path / CHECKPOINT, tensors)
+    write_json(path / CONFIG, settings)
+    return rows
+
+
+def sizes_of(tensors: Mapping[str, Tensor], path: Path) -> dict[str, int]:
+    """The settings that shapes tell."""
+    try:
+        words, positions, segments = (
+            tensors[f"{_EMBEDDINGS}{name}_embeddings.weight"].shape for name in ("word", "position", "token_type")
+        )
+        wide, hidden = tensors[f"{_FIRST}.ffn.weight"].shape
+        vocabulary, small = words
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: lacks a table of embeddings or the first layer of an ALBERT ({error}); it is incomplete, or "
+            "something else"
+        ) from error
+    blocks = [re.search(r"groups\.(\d+)\.albert_layers\.(\d+)\.ffn\.weight$", name) for name in tensors]
+    numbers = [tuple(map(int, block.groups())) for block in blocks if block]
+    return {
+        "vocab_size": vocabulary, "embedding_size": small, "hidden_size": hidden, "intermediate_size": wide,
+        "max_position_embeddings": positions[0], "type_vocab_size": segments[0],
+        "num_hidden_groups": 1 + max(group for group, _ in numbers),
+        "inner_group_num": 1 + max(inner for _, inner in numbers),
+    }  # fmt: skip
+
+
+def _settings(path: Path, sizes: dict[str, int], theirs: bool, remarks: list[str], torch_names: bool) -> dict[str, Any]:
+    """The settings beside a checkpoint, as config.json would say them."""
+    beside = list(settings_beside(path.parent))
+    fitting = {where: said for where, said in beside if all(said.get(key, sizes[key]) == sizes[key] for key in sizes)}
+    if beside and not fitting:
+        where, said = beside[0]
+        key = next(key for key, size in sizes.items() if said.get(key, size) != size)
+        raise CheckpointError(
+            f"{where}: says {key}={said[key]!r}, and {path.name} has {sizes[key]}; they do not belong together"
+        )
+    told = [(said["num_hidden_layers"], said.get("num_attention_heads")) for said in fitting.values()]
+    if any(one != told[0] for one in told):
+        raise CheckpointError(f"{path.parent}: {', '.join(one.name for one in fitting)} fit {path.name} and differ; "
+                              "leave only the right one there")  # fmt: skip
+    settings = dict(next(iter(fitting.values()))) if fitting else _by_preset(path, sizes, theirs, remarks, torch_names)
+    if settings.get("ln_type") == "preln":
+        raise CheckpointError(
+            f"{next(iter(fitting))}: ln_type='preln': its layers normalise first, where an ALBERT normalises last, and "
+            "no ALBERT computes the same; take one of albert_zh's models with 'postln', or in Google's format"
+        )
+    if "model_type" not in settings and not torch_names:
+        act = settings.get("hidden_act", "gelu")
+        settings["hidden_act"] = ACTIVATIONS.get(act, act) if isinstance(act, str) else act
+    return settings | {key: size for key, size in sizes.items() if key not in settings}
+
+
+def _by_preset(
+    path: Path, sizes: dict[str, int], theirs: bool, remarks: list[str], torch_names: bool
+) -> dict[str, Any]:
+    """Shapes tell neither how often a shared layer runs nor its heads, but those of the known sizes are known."""
+    wanted = "config.json" if torch_names else CONFIG
+    same = [
+        (name, preset)
+        for name, preset in PRESETS.items()
+        if (preset.hidden_size, preset.intermediate_size) == (sizes["hidden_size"], sizes["intermediate_size"])
+    ]
+    if not same or theirs:
+        reason = "the same names serve layers that normalise first" if theirs else "its shape is none of the known ones"
+        raise CheckpointError(
+            f"{path.parent}: has no {wanted}, and without it the model cannot be known ({reason}); put it beside "
+            f"{path.name}"
+        )
+    name, preset = same[0]
+    remarks.append(
+        f"no {wanted} beside it: {preset.num_hidden_layers} passes and {preset.num_attention_heads} heads are those of "
+        f"ALBERT {name}, which has this shape"
+    )
+    return {"num_hidden_layers": preset.num_hidden_layers, "num_attention_heads": preset.num_attention_heads,
+            "hidden_act": ACTIVATIONS["gelu"], **sizes}  # fmt: skip
+
+
+def _fold(tensors: dict[str, Tensor], rows: list[Row], path: Path) -> list[Row]:
+    """Make one table of albert_zh's two. In double precision, so that the product is rounded once."""
+    words, second = f"{_EMBEDDINGS}word_embeddings.weight", tensors.pop(SECOND)
+    if second.dim() != 2 or tensors[words].shape[1] != second.shape[0]:
+        raise CheckpointError(
+            f"{path}: {SECOND} of shape {tuple(second.shape)} does not fit the word embeddings; it is damaged: "
+            "download it again"
+        )
+    size = len(tensors[words]) * second.shape[1]
+    if size > TABLE_LIMIT:
+        raise CheckpointError(
+            f"{path}: {SECOND} would make a table of {size:,} numbers, over the limit of {TABLE_LIMIT:,}; this is no "
+            "ALBERT's checkpoint"
+        )
+    tensors[words] = (tensors[words].double() @ second.double()).float()
+    why = "multiplied into one table of the hidden size"
+    return [Row(row.name, row.shape, words, why) if row.becomes in (words, SECOND) else row for row in rows]
+
+
+def _with_task(settings: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What a fine-tuned checkpoint answers shows in its heads alone."""
+    ours = settings.get("litebert", {})
+    if "architectures" in settings or not isinstance(ours, dict) or "task" in ours:
+        return settings
+    if "qa_outputs.weight" in tensors:
+        return settings | {"architectures": ["AlbertForQuestionAnswering"]}
+    if "classifier.weight" in tensors:
+        labels = {str(number): f"LABEL_{number}" for number in range(len(tensors["classifier.weight"]))}
+        problem = {"problem_type": "regression"} if len(labels) == 1 else {}
+        return settings | {"architectures": ["AlbertForSequenceClassification"], "id2label": labels} | problem
+    return settings
+
+
+def _prefix(names: set[str], index: Path) -> str:
+    """What stands before every name, as `module/` does in TF-Hub's."""
+    tables = [name for name in names if name == WORDS or name.endswith(f"/{WORDS}")]
+    if len(tables) != 1:
+        some = ", ".join(sorted(name for name in names if name != OBJECT_GRAPH)[:4]) or "nothing"
+        raise CheckpointError(
+            f"{index}: is not an ALBERT's checkpoint: of {WORDS} it has {len(tables)} and not one; it holds {some}, …"
+        )
+    return tables[0].removesuffix(WORDS)
+
+
+def _refuse_bert(names: set[str], index: Path) -> None:
+    if SECOND not in names and any(re.match(r"bert/encoder/layer_\d", name) for name in names):
+        raise CheckpointError(
+            f"{index}: is a BERT's: each of its layers has weights of its own, and its embeddings have no second "
+            "matrix; convert it with transformers, then make an ALBERT of it: litebert distill --from-bert"
+        )
+
+
+def _why_not(name: str, kind: str, names: set[str]) -> str:
+    before, _, last = name.rpartition("/")
+    if last in _COUNTERS or name == OBJECT_GRAPH:
+        return "counts steps or names objects: no weight"
+    if before in names or last in _SLOTS or ".OPTIMIZER_SLOT" in name:
+        return "a state of the optimizer"
+    return NO_HEAD if kind.startswith(("float", "bfloat")) else f"{kind}: no weight"
+
+
+def _refuse_strangers(rows: Iterable[Row], prefix: str, index: Path) -> None:
+    """What stands in the encoder must have a place there, or another model would come out."""
+    for row in rows:
+        if row.why == NO_HEAD and row.name.startswith(f"{prefix}bert/"):
+            raise CheckpointError(f"{index}: an ALBERT has no place for {row.name} of shape {row.shape}, which is part "
+                                  "of the encoder; this is another architecture")  # fmt: skip
+
+
+def _google_settings(folder: Folder) -> dict[str, Any]:
+    """albert_config.json. Google's code takes what it knows; our own keys bring back the rest."""
+    config, settings = folder.model.config, settings_of(folder)
+    if folder.int8 is not None:
+        raise ConfigError("a model in eight bits has no form in Google's code; give the one it was quantized from")
+    special = [key for key in ("relative_attention_distance", "depth_embedding", "lora_rank") if getattr(config, key)]
+    names = {ours: google for google, ours in ACTIVATIONS.items()} | {"gelu": "gelu"}
+    if special or config.hidden_act not in names:
+        value = special[0] if special else f"hidden_act={config.hidden_act!r}"
+        raise ConfigError(f"{value} has no form in Google's code, which would compute something else; use --to "
+                          "huggingface")  # fmt: skip
+    groups, layers = settings["num_hidden_groups"], config.num_hidden_layers
+    if not _divides_alike(layers, groups):
+        raise ConfigError(f"{groups} groups of {layers} layers: Google's division puts some layers into other groups "
+                          "than transformers' does; use --to huggingface")  # fmt: skip
+    if config.hidden_act == "gelu":
+        warnings.warn(
+            "hidden_act='gelu' is the exact GELU, and Google's code has the one by tanh: there hidden states differ a "
+            "little; litebert reads the model back as it is",
+            stacklevel=3,
+        )
+    settings["litebert"]["hidden_act"] = config.hidden_act
+    left_out = ("model_type", "architectures", "dtype")
+    settings = {key: value for key, value in settings.items() if key not in left_out}
+    return settings | _GOOGLES | {"hidden_act": names[config.hidden_act]}
+
+
+def _divides_alike(layers: int, groups: int) -> bool:
+    """Does Google's formula put every layer into the group that transformers' does? Both round."""
+    return all(int(layer / layers * groups) == int(layer / (layers / groups)) for layer in range(layers))
+
+
+def _without_identity(tensors: Iterable[tuple[str, Tensor]], config: AlbertConfig) -> Iterable[tuple[str, Tensor]]:
+    """Where E = H, Google's code has nothing between embeddings and layers."""
+    for name, tensor in tensors:
+        if not name.startswith(PROJECT) or config.embedding_size != config.hidden_size:
+            yield name, tensor
+        elif not torch.equal(tensor, torch.eye(len(tensor)) if tensor.dim() == 2 else torch.zeros_like(tensor)):
+            raise ConfigError(
+                f"{name} is not an identity, and where embedding_size = hidden_size Google's code has nothing in its "
+                "place; use --to huggingface"
+            )
