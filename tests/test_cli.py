@@ -278,7 +278,7 @@ def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("path", "reason"), [("nope.toml", "No such file"), (".", "Is a directory")])
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, path: str, reason: str) -> None:
-    with pytest.raises(ConfigError, match=rf"cannot be read \({reason}.*\); --config takes a TOML file"):
+    with pytest.raises(ConfigError, match=rf"cannot be read \({reason}.*\); give a TOML file"):
         parse(pretrain.Config, "pretrain", [*NEEDED, "--config", str(tmp_path / path)])
 
 

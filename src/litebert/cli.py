@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from litebert import __version__
 from litebert.errors import ConfigError, LitebertError
+from litebert.files import read_toml
 from litebert.recipes._shared import INTERRUPTED
 
 RECIPES = (
@@ -38,11 +39,9 @@ RECIPES = (
     "serve",
     "report",
     "bench",
+    "reproduce",
 )
-PLANNED = {
-    "convert": "read and write TensorFlow and Keras checkpoints",
-    "reproduce": "re-run the paper's experiments",
-}
+PLANNED = {"convert": "read and write TensorFlow and Keras checkpoints"}
 USAGE_ERROR = 2
 
 
@@ -123,7 +122,7 @@ def _with_toml(config: type[Any], flags: list[str]) -> list[str]:
     flags = flags[:at] + flags[at + 2 :]
     known = {field.name for field in dataclasses.fields(config)}
     given: list[str] = []
-    for key, value in _read_toml(path).items():
+    for key, value in read_toml(path).items():
         field = key.replace("-", "_")
         if field not in known:
             raise ConfigError(
@@ -142,19 +141,6 @@ def _as_flag(name: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
     return [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); --config takes a TOML file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not TOML ({error}); write lines such as: steps = 1000") from error
 
 
 def _one_line(box: str) -> str:
