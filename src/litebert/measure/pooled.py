@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from litebert.errors import require_extra
-from litebert.measure.paired import Mean
+from litebert.measure.paired import USUAL, Mean
 
 SURE = 0.95
 """How often a margin holds the truth."""
@@ -34,9 +34,9 @@ class Noise:
         return float(student.ppf((1 + SURE) / 2, self.freedom)) * error
 
     def mean(self, values: Sequence[float], sampling: float = 0.0) -> Mean:
-        """`sampling` is a further standard error that all runs share, such as that of the questions asked."""
-        error = (self.deviation**2 / len(values) + sampling**2) ** 0.5
-        return Mean(float(np.mean(values)), self.margin(error))
+        """`sampling` is a further standard error, known and the same for all runs: that of the questions asked."""
+        seeds, questions = self.margin(self.deviation / len(values) ** 0.5), USUAL * sampling
+        return Mean(float(np.mean(values)), (seeds**2 + questions**2) ** 0.5)
 
     def difference(self, ours: Sequence[float], others: Sequence[float]) -> Mean:
         """How much more ours are on the average."""

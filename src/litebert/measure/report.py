@@ -36,7 +36,7 @@ body {{ font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: va
   max-width: 50rem; margin: 2.5rem auto; padding: 0 1rem; }}
 h1 {{ font-size: 1.6rem; margin-bottom: .2rem; overflow-wrap: anywhere; }}
 h2 {{ font-size: 1.15rem; margin: 2.4rem 0 .6rem; }}
-.wide {{ overflow-x: auto; }} 
+.wide {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; margin: .8rem 0; }}
 th, td {{ text-align: left; padding: .3rem 1.2rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }}
 th {{ font-weight: 600; }} td {{ overflow-wrap: break-word; }}

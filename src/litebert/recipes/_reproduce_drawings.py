@@ -68,11 +68,11 @@ def draw_passes(results: Results) -> Drawing | None:
         runs = results.runs.get(cell, [])
         if runs:
             moved = [[statistics.mean(some) for some in zip(*(run[part] for run in runs), strict=True)]
-                     for part in ("steps", "turns")]  # fmt: skip
+                     for part in ("distances", "angles")]  # fmt: skip
             moves[name] = (moved[0], moved[1])
     if not moves:
         return None
-    ends = ", ".join(f"{name} {turns[-1]:.1f}°" for name, (_, turns) in moves.items())
+    ends = ", ".join(f"{name} {angles[-1]:.1f}°" for name, (_, angles) in moves.items())
     return passes(moves), f"Each pass of the trained models, from its input to its output. At the last one: {ends}."
 
 

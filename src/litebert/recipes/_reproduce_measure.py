@@ -30,6 +30,7 @@ from litebert.recipes._finetuning import finetune as teach
 from litebert.recipes._reproduce_plan import Plan, TaskFiles
 from litebert.tasks import Classify
 from litebert.tasks.pretraining import PretrainingObjective
+from litebert.train.runtime import has_bfloat16
 
 ROWS_AT_ONCE = 64
 HELD_OUT_SEED, PROBE_SEED = 1, 2
@@ -55,7 +56,8 @@ class Asked:
         model.to(self.device)
         model.encoder.eval()
         found: dict[str, Any] = {"parameters": sum(p.numel() for p in model.albert.parameters())}
-        with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+        half = has_bfloat16(self.device) and self.plan.fixed["precision"] != "fp32"  # as it was trained
+        with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=half):
             for name, masking in MASKINGS.items():
                 found |= self._tokens(model, name, self._batches(sentences, masking))
             for name, question in QUESTIONS.items():
@@ -130,14 +132,14 @@ class Asked:
             real[-1] = False
         passes = range(model.config.num_hidden_layers + 1)
         states = [state[real].float() for state in model.encoder.after_passes(passes, ids, real, types)]  # (T, H) each
-        steps = [float((after - before).norm(dim=-1).mean()) for before, after in pairwise(states)]
-        turns = [
+        distances = [float((after - before).norm(dim=-1).mean()) for before, after in pairwise(states)]
+        angles = [
             float(
                 torch.rad2deg(torch.nn.functional.cosine_similarity(before, after, dim=-1).clamp(-1, 1).acos()).mean()
             )
             for before, after in pairwise(states)
         ]
-        return {"steps": steps, "turns": turns, "last_step": steps[-1], "last_turn": turns[-1]}
+        return {"distances": distances, "angles": angles, "last_angle": angles[-1]}
 
     def _few_shot(self, model: Model) -> float:
         """Accuracy of `litebert adapt`, which tunes nothing, over several handfuls of examples."""

@@ -48,7 +48,7 @@ class Scale:
 
 
 USUAL = Scale(768, 12, 128, 256, "minutes", 2048, 4096)
-DEMONSTRATION = Scale(128, 6, 64, 32, "300k", 512, 2048)
+DEMONSTRATION = Scale(128, 6, 64, 32, "300k", 512, 1024)
 """On text of this machine, in minutes on two cores."""
 
 

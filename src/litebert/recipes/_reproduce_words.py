@@ -209,7 +209,7 @@ def measured(one: Judgement) -> str:
         return "–"
     if one.claim.kind != "above":
         return f"{100 * one.found.value:.1f}{_margin(one.found, 100)}"
-    return difference(one.found, 1 if one.figure == "last_turn" else 100)
+    return difference(one.found, 1 if one.figure == "last_angle" else 100)
 
 
 def difference(found: Mean, factor: float = 100) -> str:
@@ -220,7 +220,7 @@ def paper_says(claim: Claim) -> str:
     figure = claim.figure or "average"
     values = [PAPER[claim.table].get(name, {}).get(figure) for name in (claim.row, *claim.others)]
     if values[0] is None:
-        return "figure 1" if figure == "last_turn" else "–"
+        return "figure 1" if figure == "last_angle" else "–"
     return f"{values[0]}" + (f" against {', '.join(map(str, values[1:]))}" if values[1:] else "")
 
 
