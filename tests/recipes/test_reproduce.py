@@ -27,6 +27,7 @@ from litebert.recipes._reproduce_paper import CLAIMS, PAPER, Claim
 from litebert.recipes._reproduce_plan import tokens_of
 from litebert.recipes._reproduce_run import Job, jobs_of, shared_out
 from litebert.recipes._reproduce_verdicts import Results, changes, judge, verdict_of
+from litebert.recipes._shared import INTERRUPTED
 from tests.recipes.conftest import Flow, litebert, once
 
 COMMON: dict[str, Any] = {
@@ -423,6 +424,27 @@ def test_a_killed_run_goes_on_with_the_cells_that_are_left(
         name: run for name, run in untimed(results_of(whole)).items() if name in results_of(out)
     }
     assert len(results_of(out)) == 3
+
+
+def test_a_cell_that_was_stopped_goes_on_from_its_checkpoint(
+    flow: Flow, shards: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, real, resumed = tmp_path / "run", _reproduce_run.pretrain, []
+
+    def interrupted(config: Any, *rest: Any) -> bool:
+        resumed.append(config.resume)
+        stop = [lambda step: os.kill(os.getpid(), signal.SIGINT) if step.done == 2 else None]
+        return real(config, *rest, hooks=stop if config.optimizer == "lamb" and not config.resume else [])
+
+    monkeypatch.setattr(_reproduce_run, "pretrain", interrupted)
+    assert start(flow, shards, out) == INTERRUPTED
+    assert (out / "report.html").is_file()  # of what there is
+    assert len(results_of(out)) < 3
+    assert start(flow, shards, out) == 0
+    assert resumed.count(True) == 1
+    assert untimed(results_of(out)) == {
+        name: run for name, run in untimed(results_of(whole)).items() if name in results_of(out)
+    }
 
 
 def test_an_estimate_trains_no_cell(

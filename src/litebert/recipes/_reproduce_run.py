@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import statistics
@@ -51,6 +52,10 @@ class Job:
     def is_done(self, out: Path) -> bool:
         return (self.folder(out) / "result.json").is_file()
 
+    def clear(self, out: Path) -> None:
+        """Delete its model, which with its checkpoints may be a gigabyte."""
+        shutil.rmtree(self.folder(out) / "model", ignore_errors=True)
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -91,6 +96,7 @@ class Workshop:
         settings = self.plan.settings(job.cell, job.seed, model_folder, resume=resume, **changes)
         if not (model_folder / "config.json").exists():
             if self.device.type == "cuda":
+                gc.collect()  # graphs of the last cell's steps hold each other, and memory
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats(self.device)
             if not pretrain(settings, self.quiet, ALONE, self.device):
@@ -99,10 +105,9 @@ class Workshop:
             write_json(folder / "training.json", {"memory_bytes": peak})
         found = self.asked(load(model_folder), settings.sentences, folder / "tasks", job.seed)
         about = {"cell": dict(job.cell.changes), "seed": job.seed, "device": device_name(self.device)}
-        shutil.copyfile(model_folder / "metrics.jsonl", folder / "metrics.jsonl")
-        trained = read_json(folder / "training.json") | speed_of(folder)
+        trained = read_json(folder / "training.json") | speed_of(model_folder)
         write_json(folder / "result.json", about | trained | found)
-        shutil.rmtree(model_folder)  # with its checkpoints it may be a gigabyte
+        job.clear(self.out)
         return True
 
     def rehearse(self) -> Cost:
@@ -210,6 +215,8 @@ def work(config: Config, console: Console, process: Process) -> bool:
     workshop = Workshop(plan, config.out, process.device, console)
     jobs = jobs_of(config.tables, config.seeds, plan.common)
     left = [job for job in jobs if not job.is_done(config.out)]
+    for job in set(jobs) - set(left) if not process.rank else ():
+        job.clear(config.out)  # somebody killed us right after a result was written
     seconds: list[float] = []
     if left or config.estimate:
         cost = workshop.rehearse()
