@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,7 +22,7 @@ from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.measure.paired import Mean
 from litebert.recipes import _reproduce_plan, _reproduce_run, reproduce
 from litebert.recipes._reproduce_cells import STRATEGIES, TABLES, Cell, TableName, cells_of, rows_of
-from litebert.recipes._reproduce_measure import handful, probed
+from litebert.recipes._reproduce_measure import balanced, handful, probed
 from litebert.recipes._reproduce_page import write_pages
 from litebert.recipes._reproduce_paper import CLAIMS, PAPER, Claim
 from litebert.recipes._reproduce_plan import tokens_of
@@ -143,13 +144,16 @@ def write_cell(out: Path, cell: Cell, seed: int, **figures: Any) -> None:
     (folder / "result.json").write_text(json.dumps(run | figures))
 
 
-def fake(out: Path, table: TableName, figure: str, values: dict[str, list[float]], **plan: Any) -> Results:
-    """Cells of a table with known figures, by row, one for each seed."""
-    (out / "plan.json").write_text(json.dumps(PLAN | plan))
-    rows = {row.name: row.cell for row in rows_of(table, PLAN)}
+def fake(out: Path, table: TableName, figure: str, values: dict[str, list[float]], **changes: Any) -> Results:
+    """Cells of a table with known figures, by row, one for each seed; changes are of the plan, or of all cells."""
+    plan = PLAN | {name: value for name, value in changes.items() if name in PLAN}
+    others = {name: value for name, value in changes.items() if name not in PLAN}
+    (out / "plan.json").write_text(json.dumps(plan))
+    rows = {row.name: row.cell for row in rows_of(table, plan)}
     for name, found in values.items():
         for seed, value in enumerate(found):
-            write_cell(out, rows[name], seed, **{figure: {"sst-2": value} if figure == "downstream" else value})
+            given = {"sst-2": value} if figure == "downstream" else value
+            write_cell(out, rows[name], seed, **others | {figure: given})
     return Results(out)
 
 
@@ -201,8 +205,24 @@ def test_of_several_rivals_the_strongest_decides() -> None:
 def test_chance_is_a_half_and_what_lies_near_it(tmp_path: Path, row: str, values: list[float], verdict: str) -> None:
     claim = next(claim for claim in CLAIMS if claim.row == row and "chance" in claim.kind)
     figure = str(claim.figure)
-    others = {"none": [0.5, 0.502]}
-    assert judge(fake(tmp_path, "sentence-loss", figure, {row: values} | others), claim, figure).verdict == verdict
+    heads = {"next_head": 0.9, "order_head": 0.9}
+    results = fake(tmp_path, "sentence-loss", figure, {row: values, "none": [0.5, 0.502]}, **heads)
+    assert judge(results, claim, figure).verdict == verdict
+
+
+@pytest.mark.parametrize("row", ["next", "order"])
+def test_a_model_that_has_learned_nothing_proves_nothing(tmp_path: Path, row: str) -> None:
+    claim = next(claim for claim in CLAIMS if claim.row == row and "chance" in claim.kind)
+    figure = str(claim.figure)
+    values = {row: [0.505, 0.507], "none": [0.5, 0.502]}
+    results = fake(tmp_path, "sentence-loss", figure, values, next_head=0.51, order_head=0.51)
+    assert judge(results, claim, figure).verdict == "nothing learned"
+
+
+def test_a_claim_about_sizes_is_judged_by_those_that_a_narrow_model_has(tmp_path: Path) -> None:
+    values = {"all/64": [0.38, 0.382], "all/128": [0.42, 0.422], "all/H": [0.40, 0.402]}
+    results = fake(tmp_path, "embedding", "mlm", values, hidden_size=192)
+    assert judge(results, BEST, "mlm").verdict == "holds"
 
 
 def test_a_strategy_helps_hurts_or_is_too_close_to_tell(tmp_path: Path) -> None:
@@ -249,7 +269,7 @@ def test_the_papers_value_stands_beside_ours(embedding: Path) -> None:
     assert told["downstream"] == "45.0 ± 1.4"
     assert told["parameters"] == "11.8 M"
     assert told["memory"] == "2.5 GB"
-    assert (told["paper: parameters"], told["paper: downstream"]) == ("89 M", "81.7")
+    assert (told["paper: parameters"], told["paper: average"]) == ("89 M", "81.7")
     assert line_of(page, "shared, E = H = 768")[1] == "–"
     assert "not shared, E = 64 (embedding)" in page.split("## What was not run")[1]
 
@@ -309,6 +329,11 @@ def test_a_probe_finds_what_is_there_and_nothing_else() -> None:
     told = states + wrong[:, None] * torch.ones(16)
     assert probed((told[:400], wrong[:400]), (told[400:], wrong[400:])) > 0.95
     assert probed((states[:400], wrong[:400]), (states[400:], wrong[400:])) == pytest.approx(0.5, abs=0.08)
+
+
+def test_who_always_says_the_same_is_at_chance() -> None:
+    assert balanced(np.array([1, 1, 1, 0]), np.array([1, 1, 1, 1])) == 0.5
+    assert balanced(np.array([1, 1, 1, 0]), np.array([1, 1, 1, 0])) == 1.0
 
 
 def test_handfuls_hold_as_many_of_each_class_and_come_again() -> None:

@@ -140,5 +140,5 @@ def _percent(axes: Any, shares: bool, vertical: bool = False) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis = axes.yaxis if vertical else axes.xaxis
-    axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: compact(value, percent=shares)))

@@ -100,7 +100,7 @@ class Asked:
         own = None
         if trained:
             answers = model.albert.heads["order"](model.encoder.pool(asked)).argmax(-1)
-            own = float((answers == truth).float().mean())
+            own = balanced(truth.cpu().numpy(), answers.cpu().numpy())
         return {f"{name}_probe": probed(seen, (asked, truth)), f"{name}_head": own, f"{name}_pairs": len(truth)}
 
     def _states(self, model: Model, batches: Iterator[PretrainingBatch]) -> tuple[Tensor, Tensor]:
@@ -114,9 +114,13 @@ class Asked:
                 )
             )  # fmt: skip
             wrong.append(batch.swapped)
-        if not sum(map(len, wrong)):
-            raise DataError(f"{self.plan.data}: no two sentences follow each other; prepare longer documents")
-        return torch.cat(states).float(), torch.cat(wrong)
+        answers = torch.cat(wrong)
+        if len(answers.unique()) < 2:
+            raise DataError(
+                f"{self.plan.data}: {len(answers)} pairs of sentences are too few to ask about; raise --rows, or "
+                "prepare more text, or longer documents"
+            )
+        return torch.cat(states).float(), answers
 
     def _settling(self, model: Model) -> dict[str, Any]:
         """How far every pass moves the states of tokens, and by which angle it turns them."""
@@ -192,12 +196,18 @@ def handful(labels: Sequence[str], shots: int, draw: int) -> list[int]:
 
 
 def probed(seen: tuple[Tensor, Tensor], asked: tuple[Tensor, Tensor]) -> float:
-    """How often logistic regression, learned from the first states, is right about the second."""
+    """How often logistic regression, learned from the first states, is right about the second; a half is chance."""
     linear = require_extra("sklearn.linear_model", "train")
     centre, spread = seen[0].mean(0), seen[0].std(0).clamp_min(1e-6)
     (states, truth), (others, answers) = (
         (((given - centre) / spread).cpu().numpy(), wrong.cpu().numpy()) for given, wrong in (seen, asked)
     )
     # as many numbers as pairs could be learned by heart: a ridge as long as the vectors holds against that
-    probe = linear.LogisticRegression(C=1 / math.sqrt(states.shape[1]), max_iter=300)
-    return float(probe.fit(states, truth).score(others, answers))
+    probe = linear.LogisticRegression(C=1 / math.sqrt(states.shape[1]), max_iter=300, class_weight="balanced")
+    return balanced(answers, probe.fit(states, truth).predict(others))
+
+
+def balanced(truth: np.ndarray, answers: np.ndarray) -> float:
+    """The mean of the shares of right answers about right and about wrong pairs: chance is a half, whatever there is
+    more of."""
+    return float(np.mean([(answers[truth == kind] == kind).mean() for kind in np.unique(truth)]))

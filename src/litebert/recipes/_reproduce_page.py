@@ -20,7 +20,7 @@ from litebert.recipes._reproduce_words import FIGURES, Block, told
 TITLE = "The paper's experiments, again"
 UNBROKEN = 28
 """Characters: a figure with its margin, or the name of a row, stays on one line."""
-NO_BREAK = "\u00a0"
+NO_BREAK, NO_BREAK_HYPHEN = "\u00a0", "\u2011"
 
 
 def write_pages(out: Path, tables: Sequence[TableName]) -> list[str]:
@@ -120,5 +120,6 @@ def _write_page(out: Path, blocks: Sequence[Block]) -> None:
 
 
 def _unbroken(cell: str) -> str:
-    parts = " " if len(cell) <= UNBROKEN else " = "
-    return cell.replace(parts, parts.replace(" ", NO_BREAK))
+    if len(cell) > UNBROKEN:
+        return cell.replace(" = ", f"{NO_BREAK}={NO_BREAK}")
+    return cell.replace(" ", NO_BREAK).replace("-", NO_BREAK_HYPHEN)

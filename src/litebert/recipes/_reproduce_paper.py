@@ -59,6 +59,8 @@ class Claim:
     """Rows that it is above, every one of them."""
     figure: str | None = None
     """What is compared; None: the hidden tokens and, where there is one, the downstream average."""
+    learned: str | None = None
+    """Where this is at chance the model has learned nothing, and the claim says nothing either."""
 
 
 CLAIMS = (
@@ -73,9 +75,10 @@ CLAIMS = (
           others=("all/128",)),
     Claim("sharing", "The passes of a shared layer turn less at the end than those of separate ones", "none/128",
           others=("all/128",), figure="last_angle"),
-    Claim("sentence-loss", "A model trained with NSP is at chance on SOP", "next", "at chance", figure="order_probe"),
+    Claim("sentence-loss", "A model trained with NSP is at chance on SOP", "next", "at chance", figure="order_probe",
+          learned="next_head"),
     Claim("sentence-loss", "A model trained with SOP is good at NSP too", "order", "above chance",
-          figure="next_probe"),
+          figure="next_probe", learned="order_head"),
     Claim("sentence-loss", "SOP teaches order: above NSP and none on it", "order", others=("next", "none"),
           figure="order_probe"),
     Claim("sentence-loss", "No sentence loss is the best for hidden tokens", "none", others=("next", "order"),
@@ -119,7 +122,8 @@ WORDS: dict[TableName, Words] = {
         "whether they were swapped.",
         "NSP and SOP are measured for all three by a probe: logistic regression on the last state of [CLS], learned "
         "from pairs of training text and asked about pairs of held-out documents. The paper does not say how it asks a "
-        "model what it was not trained for. What the model's own head says of its own question stands beside.",
+        "model what it was not trained for. What the model's own head says of its own question stands beside. Shares "
+        "are the mean of those of right and wrong pairs, so that chance is a half.",
     ),
     "depth": Words(
         "How many passes",

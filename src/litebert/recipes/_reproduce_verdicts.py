@@ -15,7 +15,7 @@ from litebert.measure.pooled import Noise, noise_of
 from litebert.recipes._reproduce_cells import Cell, Row, TableName, rows_of
 from litebert.recipes._reproduce_paper import CLAIMS, Claim
 
-Verdict = Literal["holds", "does not hold", "too close to tell", "not run"]
+Verdict = Literal["holds", "does not hold", "too close to tell", "nothing learned", "not run"]
 Effect = Literal["helps", "hurts", "too close to tell", "not run"]
 CHANCE, NEAR = 0.5, 0.05
 """A share of right answers to a question of two is at chance if it is within this of a half."""
@@ -52,6 +52,11 @@ class Results:
     def noise(self, table: TableName, figure: str) -> Noise:
         """How far seeds lie apart, by all cells of a table."""
         return noise_of(self.values(row.cell, figure) for row in self.rows(table))
+
+    @property
+    def seeds(self) -> int:
+        """The most that any cell was run with."""
+        return max((len(runs) for runs in self.runs.values()), default=0)
 
     @property
     def devices(self) -> list[str]:
@@ -92,18 +97,33 @@ def judge_all(results: Results, tables: Sequence[TableName]) -> list[Judgement]:
 
 
 def judge(results: Results, claim: Claim, figure: str) -> Judgement:
-    cells = {row.name: row.cell for row in results.rows(claim.table)}
-    values = {name: results.values(cells[name], figure) if name in cells else [] for name in (claim.row, *claim.others)}
-    if not all(values.values()):
+    cells = {row.name: row.cell for row in results.rows(claim.table)}  # a narrow model has no large embeddings
+    values = {name: results.values(cells[name], figure) for name in (claim.row, *claim.others) if name in cells}
+    rivals = [values[other] for other in claim.others if other in values]
+    if claim.row not in values or not all(values.values()) or (claim.others and not rivals):
         return Judgement(claim, figure, "not run", None)
-    noise = results.noise(claim.table, figure)
     if claim.kind == "above":
-        differences = [noise.difference(values[claim.row], values[other]) for other in claim.others]
+        noise = results.noise(claim.table, figure)
+        differences = [noise.difference(values[claim.row], rival) for rival in rivals]
         return Judgement(claim, figure, verdict_of(differences), min(differences))
-    share = noise.mean(values[claim.row], _sampling_error(results, cells[claim.row], figure))
-    beyond = Mean(share.value - CHANCE - NEAR, share.margin)
-    verdict = verdict_of([beyond if claim.kind == "above chance" else Mean(-beyond.value, beyond.margin)])
+    share = _share(results, claim, figure)
+    verdict = verdict_of([_beyond_chance(share, claim.kind == "above chance")])
+    if claim.learned and verdict_of([_beyond_chance(_share(results, claim, claim.learned), True)]) != "holds":
+        verdict = "nothing learned"
     return Judgement(claim, figure, verdict, share)
+
+
+def _share(results: Results, claim: Claim, figure: str) -> Mean:
+    """Of right answers of the row that a claim is about, with the error of as many questions."""
+    cell = next(row.cell for row in results.rows(claim.table) if row.name == claim.row)
+    questions = min(run[f"{figure.split('_')[0]}_pairs"] for run in results.runs[cell])
+    sampling = float((CHANCE * (1 - CHANCE) / questions) ** 0.5)
+    return results.noise(claim.table, figure).mean(results.values(cell, figure), sampling)
+
+
+def _beyond_chance(share: Mean, above: bool) -> Mean:
+    beyond = share.value - CHANCE - NEAR
+    return Mean(beyond if above else -beyond, share.margin)
 
 
 def verdict_of(differences: Sequence[Mean]) -> Verdict:
@@ -140,12 +160,6 @@ def changes(results: Results, table: TableName, figure: str) -> list[Change]:
             effect = "helps" if difference.value > 0 else "hurts"
         found.append(Change(row, figure, effect, difference))
     return found
-
-
-def _sampling_error(results: Results, cell: Cell, figure: str) -> float:
-    """Of a share of right answers to so many questions, at a half."""
-    pairs = min(run[figure.replace("_probe", "_pairs")] for run in results.runs[cell])
-    return float((CHANCE * (1 - CHANCE) / pairs) ** 0.5)
 
 
 def _cell_of(run: dict[str, Any]) -> Cell:

@@ -9,12 +9,13 @@ from statistics import mean
 from typing import Any, Literal
 
 from litebert.measure.paired import Mean, spread_of
-from litebert.recipes._reproduce_cells import TableName
+from litebert.recipes._reproduce_cells import Cell, TableName
 from litebert.recipes._reproduce_paper import PAPER, SOURCE, WORDS, Claim
 from litebert.recipes._reproduce_verdicts import REFERENCES, Change, Judgement, Results, Verdict, changes
 
 MARKS = {
     "holds": "✓ holds", "does not hold": "✗ does not hold", "too close to tell": "≈ too close", "not run": "– not run",
+    "nothing learned": "– nothing learned",
     "helps": "✓ helps", "hurts": "✗ hurts",
 }  # fmt: skip
 FIGURES = {
@@ -22,6 +23,7 @@ FIGURES = {
     "order_probe": "SOP", "next_probe": "NSP", "order_head": "SOP, own head", "next_head": "NSP, own head",
 }  # fmt: skip
 """Shares of right answers, in percent on the page."""
+THEIRS = {"parameters": "parameters", "average": "average"}
 COLUMNS: dict[TableName, tuple[str, ...]] = {
     "sentence-loss": ("mlm", "next_probe", "order_probe", "next_head", "order_head", "few_shot", "average"),
     "masking": ("mlm", "mlm_token", "order_probe", "few_shot", "average"),
@@ -89,7 +91,23 @@ def told(results: Results, tables: Sequence[TableName], judgements: Sequence[Jud
         if draws and (drawn := draw(results)):
             blocks += [Block("heading", title), Block("text", words)]
             blocks.append(Block("figure", drawn[1], figure=drawn[0], name=name))
+            blocks += [Block("text", line) for line in _settled(results, name)]
     return [*blocks, *_closing(results), *_missing(results, tables)]
+
+
+def _settled(results: Results, name: str) -> list[str]:
+    """What these drawings say of sharing, where both were run."""
+    figure, factor, unit = {"passes": ("last_angle", 1.0, "°"), "few-shot": ("few_shot", 100.0, " points")}[name]
+    shared, separate = (results.values(Cell.of(results.plan, sharing=kind), figure) for kind in ("all", "none"))
+    if not shared or not separate:
+        return []
+    found = results.noise("sharing", figure).difference(separate, shared)
+    sure = abs(found.value) > found.margin
+    return [
+        f"Not shared against all shared: {difference(found, factor)}{unit}"
+        + (f"{' at the last pass' if name == 'passes' else ''}, ")
+        + ("which is more than its margin." if sure else "too close to tell.")
+    ]
 
 
 def table_of(results: Results, table: TableName) -> Block:
@@ -101,7 +119,7 @@ def table_of(results: Results, table: TableName) -> Block:
     if not any(results.values(row.cell, "memory_bytes") for row in rows):
         del sizes["memory_bytes"]  # which only a GPU tells
     header = ["", "parameters", "tokens/s", "memory"][: len(sizes) + 1]
-    header += [FIGURES[name] for name in asked] + [f"paper: {FIGURES.get(name, name)}" for name in theirs]
+    header += [FIGURES[name] for name in asked] + [f"paper: {THEIRS.get(name) or FIGURES[name]}" for name in theirs]
     lines = []
     for row in rows:
         line = [row.label, *(shown(results.values(row.cell, name)) for name, shown in sizes.items())]
@@ -111,7 +129,7 @@ def table_of(results: Results, table: TableName) -> Block:
 
 
 def _summary(results: Results, judgements: Sequence[Judgement]) -> list[Block]:
-    plan, seeds = results.plan, max((len(runs) for runs in results.runs.values()), default=0)
+    plan, seeds = results.plan, results.seeds
     blocks = [
         Block(
             "text",
@@ -125,11 +143,13 @@ def _summary(results: Results, judgements: Sequence[Judgement]) -> list[Block]:
         blocks.append(Block("text", DEMONSTRATION))
     if not judgements:
         return blocks
-    names: tuple[Verdict, ...] = ("holds", "does not hold", "too close to tell", "not run")
-    hold, fail, close, absent = (sum(one.verdict == name for one in judgements) for name in names)
+    names: tuple[Verdict, ...] = ("holds", "does not hold", "too close to tell", "nothing learned", "not run")
+    hold, fail, close, idle, absent = (sum(one.verdict == name for one in judgements) for name in names)
     counted = (
-        f"Of {len(judgements)} statements, {hold} hold, {fail} do not, {close} are too close to tell and {absent} were "
-        "not run. A statement holds, or does not, only where the difference is larger than its margin. Shares are in "
+        f"Of {len(judgements)} statements, {hold} hold here, {fail} do not, {close} are too close to tell"
+        + (f", {idle} say nothing, as the model has not learned what they are about" if idle else "")
+        + (f", {absent} were not run" if absent else "")
+        + ". A statement holds, or does not, only where the difference is larger than its margin. Shares are in "
         "percent."
     )
     rows = [
@@ -145,6 +165,7 @@ def _findings(results: Results, table: TableName, judgements: Sequence[Judgement
     starts = {
         "holds": "Found here too", "does not hold": "Not so here, but the other way round",
         "too close to tell": "Too close to tell",
+        "nothing learned": "The model has not learned what this is about, so it says nothing",
     }  # fmt: skip
     blocks = []
     for verdict, start in starts.items():
@@ -197,8 +218,10 @@ def _missing(results: Results, tables: Sequence[TableName]) -> list[Block]:
         for row in results.rows(table)
         if table not in absent and row.cell not in results.runs
     ]
+    fewer = [f"{cell.key} ({len(runs)})" for cell, runs in results.runs.items() if len(runs) < results.seeds]
     lines = [f"Whole tables: {', '.join(absent)}."] if absent else []
     lines += [f"Of the others, {len(cells)} cells: {', '.join(cells)}."] if cells else []
+    lines += [f"With fewer than {results.seeds} seeds: {', '.join(fewer)}."] if fewer else []
     lines += [f"Failed: {cell.key}, seed {seed}: {reason}" for (cell, seed), reason in results.failed.items()]
     return [Block("heading", "What was not run"), *(Block("text", line) for line in lines)] if lines else []
 
