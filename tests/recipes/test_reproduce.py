@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import random
 import re
 import signal
 import subprocess
@@ -29,6 +30,7 @@ from litebert.recipes._reproduce_plan import tokens_of
 from litebert.recipes._reproduce_run import Job, jobs_of, shared_out
 from litebert.recipes._reproduce_verdicts import Results, changes, judge, verdict_of
 from litebert.recipes._shared import INTERRUPTED
+from tests.conftest import PROSE
 from tests.recipes.conftest import Flow, litebert, once
 
 COMMON: dict[str, Any] = {
@@ -39,7 +41,7 @@ PLAN: dict[str, Any] = COMMON | {
     "made_up": False, "steps": 100, "batch_size": 256, "length": 128, "tasks": {}, "depth_ramp": None, "shots": 5,
 }  # fmt: skip
 TINY = (
-    "--hidden-size", 136, "--layers", 2, "--batch-size", 4, "--length", 64, "--budget", 1024, "--rows", 64, "--shots",
+    "--hidden-size", 136, "--layers", 2, "--batch-size", 4, "--length", 128, "--budget", 2048, "--rows", 64, "--shots",
     2, "--device", "cpu", "--precision", "fp32",
 )  # fmt: skip
 
@@ -350,8 +352,11 @@ def test_handfuls_hold_as_many_of_each_class_and_come_again() -> None:
 @pytest.fixture(scope="session")
 def shards(flow: Flow, tmp_path_factory: pytest.TempPathFactory) -> Path:
     def build(folder: Path) -> None:
+        rng = random.Random(0)
+        documents = ["\n".join(rng.sample(PROSE, 8)) for _ in range(40)]
+        (folder / "corpus.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
         made = ("--tokenizer", flow.tokenizer, "--out", folder / "shards", "--held-out", 0.3)
-        assert litebert("prepare", "--input", flow.corpus, *made) == 0
+        assert litebert("prepare", "--input", folder / "corpus.txt", *made) == 0
 
     return once(tmp_path_factory, "reproduce", build) / "shards"
 
@@ -412,7 +417,7 @@ def test_what_is_done_is_not_done_again_and_further_tables_share_it(flow: Flow, 
 
 def test_other_settings_are_refused_in_the_same_folder(flow: Flow, shards: Path, whole: Path) -> None:
     config = reproduce.Config(
-        out=whole, data=shards, hidden_size=136, layers=3, batch_size=4, length=64, budget="1024", rows=64, shots=2,
+        out=whole, data=shards, hidden_size=136, layers=3, batch_size=4, length=128, budget="2048", rows=64, shots=2,
         few_shot=flow.examples, precision="fp32", device="cpu",
     )  # fmt: skip
     with pytest.raises(CheckpointError, match=r"made with other settings: layers \(was 2, is 3\); use another --out"):
@@ -477,8 +482,8 @@ def test_an_estimate_trains_no_cell(
 ) -> None:
     assert start(flow, shards, tmp_path / "run", "--estimate", tables=("optimizer", "sentence-loss")) == 0
     said = capsys.readouterr().err
-    assert "optimizer, sentence-loss: 5 cells (6 in the tables, shared ones once) × 1 seed, 1,024 tokens each" in said
-    assert re.search(r"5 to run: 5,120 tokens, about \d+ s, by a rehearsal", said)
+    assert "optimizer, sentence-loss: 5 cells (6 in the tables, shared ones once) × 1 seed, 2,048 tokens each" in said
+    assert re.search(r"5 to run: 10,240 tokens, about \d+ s, by a rehearsal", said)
     assert not (tmp_path / "run" / "cells").exists()
     cost = json.loads((tmp_path / "run" / "estimate.json").read_text())
     assert cost["operations_per_second"] > 0
