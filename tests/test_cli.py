@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import litebert
-from litebert.cli import PLANNED, RECIPES, main, parse
+from litebert.cli import RECIPES, main, parse
 from litebert.errors import ConfigError
 from litebert.predict import Model
 from litebert.recipes import prepare, pretrain
@@ -63,7 +63,7 @@ def test_help_lists_every_command_of_the_contract(capsys: pytest.CaptureFixture[
     assert main(["--help"]) == 0
     listed = set(re.findall(r"[\w-]+", capsys.readouterr().out))
     assert set(CONTRACT) <= listed
-    assert {*RECIPES, *PLANNED} == set(CONTRACT)
+    assert set(RECIPES) == set(CONTRACT)
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"]])
@@ -141,23 +141,6 @@ def test_help_says_what_a_command_does_and_that_it_takes_a_file(
 
 
 # --- commands that are not there --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("command", PLANNED)
-def test_a_planned_command_answers_help_and_says_it_is_not_there_yet(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([command, "--help"]) == 0
-    said = capsys.readouterr()
-    assert f"usage: litebert {command}" in said.out
-    assert "not there yet" in said.out
-    assert said.err == ""
-
-
-@pytest.mark.parametrize("command", PLANNED)
-def test_a_planned_command_fails_when_it_is_run(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert f"{command} (" in (line := complaint([command, "--model", "x"], capsys))
-    assert "not there yet" in line
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("pretrian", "pretrain"), ("fine-tune", "finetune"), ("adpat", "adapt")])
@@ -278,7 +261,7 @@ def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("path", "reason"), [("nope.toml", "No such file"), (".", "Is a directory")])
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, path: str, reason: str) -> None:
-    with pytest.raises(ConfigError, match=rf"cannot be read \({reason}.*\); --config takes a TOML file"):
+    with pytest.raises(ConfigError, match=rf"cannot be read \({reason}.*\); give a TOML file"):
         parse(pretrain.Config, "pretrain", [*NEEDED, "--config", str(tmp_path / path)])
 
 

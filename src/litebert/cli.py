@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from litebert import __version__
 from litebert.errors import ConfigError, LitebertError
+from litebert.files import read_toml
 from litebert.recipes._shared import INTERRUPTED
 
 RECIPES = (
@@ -39,10 +40,8 @@ RECIPES = (
     "serve",
     "report",
     "bench",
+    "reproduce",
 )
-PLANNED = {
-    "reproduce": "re-run the paper's experiments",
-}
 USAGE_ERROR = 2
 
 
@@ -75,16 +74,8 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def _run(name: str, flags: list[str]) -> int:
-    if name in PLANNED:
-        line = f"{name} ({PLANNED[name]}) is not there yet in litebert {__version__}; `litebert --help` lists what is"
-        if {"-h", "--help"} & set(flags):
-            print(f"usage: litebert {name} [OPTIONS]\n\n{line}.")
-            return 0
-        raise ConfigError(line)
     if name not in RECIPES:
-        raise ConfigError(
-            f"{name!r} is not a command{_did_you_mean(name, [*RECIPES, *PLANNED])}; `litebert --help` lists them"
-        )
+        raise ConfigError(f"{name!r} is not a command{_did_you_mean(name, RECIPES)}; `litebert --help` lists them")
     recipe = import_module(f"litebert.recipes.{name.replace('-', '_')}")
     return int(recipe.run(parse(recipe.Config, name, flags, recipe.__doc__ or "")) or 0)
 
@@ -132,7 +123,7 @@ def _with_toml(config: type[Any], flags: list[str]) -> list[str]:
     flags = flags[:at] + flags[at + 2 :]
     known = {field.name for field in dataclasses.fields(config)}
     given: list[str] = []
-    for key, value in _read_toml(path).items():
+    for key, value in read_toml(path).items():
         field = key.replace("-", "_")
         if field not in known:
             raise ConfigError(
@@ -151,19 +142,6 @@ def _as_flag(name: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
     return [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); --config takes a TOML file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not TOML ({error}); write lines such as: steps = 1000") from error
 
 
 def _one_line(box: str) -> str:
@@ -189,8 +167,6 @@ def _overview() -> str:
         summary = (import_module(f"litebert.recipes.{name.replace('-', '_')}").__doc__ or "").splitlines()[0]
         lines.append(f"  {name:<12}{summary.rstrip('.')}")
     lines += [
-        "",
-        "not there yet: " + ", ".join(PLANNED),
         "",
         "litebert COMMAND --help   its options",
         "litebert --version",

@@ -9,6 +9,7 @@ import io
 import json
 import lzma
 import os
+import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from litebert.errors import CheckpointError, DataError, require_extra
+from litebert.errors import CheckpointError, ConfigError, DataError, require_extra
 
 FILE_LIMIT_BYTES = 256 << 20
 HASHES = "sha256.json"
@@ -48,6 +49,20 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: holds a JSON {type(content).__name__}, where an object was expected")
     return content
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a file of settings."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a TOML file") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML ({error}); write lines such as: steps = 1000") from error
 
 
 def sha256_of(path: Path) -> str:

@@ -296,11 +296,23 @@ def _finite(series: Series) -> tuple[list[float], list[float]]:
 
 
 def new_figure(width: float, height: float) -> tuple[Any, Any]:
+    figure, (axes,) = new_figures(width, height, 1)
+    return figure, axes
+
+
+def new_figures(width: float, height: float, columns: int) -> tuple[Any, Sequence[Any]]:
+    """Several drawings side by side."""
     require_extra("matplotlib", "train")
     from matplotlib.figure import Figure  # not pyplot: no global state, no display
 
     figure = Figure(figsize=(width, height))
-    axes = figure.add_subplot()
+    side_by_side = figure.subplots(1, columns, squeeze=False)[0]
+    for axes in side_by_side:
+        style(axes)
+    return figure, side_by_side
+
+
+def style(axes: Any) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(COLOURS["line"][0])
     axes.tick_params(length=0, labelsize=8.5, labelcolor=COLOURS["quiet"][0])
@@ -308,7 +320,6 @@ def new_figure(width: float, height: float) -> tuple[Any, Any]:
     axes.set_axisbelow(True)
     for label in (axes.xaxis.label, axes.yaxis.label):
         label.set(color=COLOURS["quiet"][0], size=8.5)
-    return figure, axes
 
 
 def _limits(axes: Any, panel: Panel, values: Sequence[float]) -> None:

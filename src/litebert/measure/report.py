@@ -40,6 +40,7 @@ h2 {{ font-size: 1.15rem; margin: 2.4rem 0 .6rem; }}
 table {{ border-collapse: collapse; margin: .8rem 0; }}
 th, td {{ text-align: left; padding: .3rem 1.2rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }}
 th {{ font-weight: 600; }} td {{ overflow-wrap: break-word; }}
+.many {{ font-size: .86rem; }} .many th, .many td {{ padding-right: .7rem; }}
 td.number {{ text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }}
 .note, figcaption, summary {{ color: var(--quiet); }}
 .panels {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); gap: 1.6rem 2rem; }}
@@ -50,6 +51,8 @@ svg {{ display: block; width: 100%; height: auto; }} svg * {{ stroke-linejoin: r
 .legend i {{ display: inline-block; width: 1.4rem; border-top: .2rem solid;
   margin-right: .5rem; vertical-align: .25rem; }}
 """
+MANY = 6
+"""Columns from which on a table is set smaller."""
 
 
 class Report:
@@ -69,7 +72,8 @@ class Report:
         """With `folded`, the table hides behind that line until it is asked for."""
         head = "<tr>" + "".join(f"<th>{html.escape(cell)}</th>" for cell in header) + "</tr>" if header else ""
         body = "".join("<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in rows)
-        table = f'<div class="wide"><table>{head}{body}</table></div>'
+        columns = max(map(len, rows), default=0)
+        table = f'<div class="wide{" many" if columns > MANY else ""}"><table>{head}{body}</table></div>'
         if folded:
             table = f"<details><summary>{html.escape(folded)}</summary>{table}</details>"
         self._parts.append(table)
@@ -96,45 +100,46 @@ class Report:
         lines = [Line(name, number, training=curve) for number, (name, curve) in enumerate(curves.items())]
         if len(curves) > 1:
             self.legend(list(curves))
-        self._drawing(draw_panel(Panel(caption, lines), width=7, height=3), caption)
+        self.drawing(draw_panel(Panel(caption, lines), width=7, height=3), caption)
 
     def confusion(self, labels: Sequence[str], counts: Sequence[Sequence[int]], caption: str) -> None:
         """Rows are the truth, columns the answers."""
-        self._drawing(draw_confusion(labels, counts, caption), caption)
+        self.drawing(draw_confusion(labels, counts, caption), caption)
 
     def points(
         self, points: Sequence[Point], caption: str, x_label: str, y_label: str, *, diagonal: bool = False
     ) -> None:
         """Means over something, as dots."""
-        self._drawing(draw_points(points, caption, x_label, y_label, diagonal=diagonal), caption)
+        self.drawing(draw_points(points, caption, x_label, y_label, diagonal=diagonal), caption)
 
     def scores(self, scores: Sequence[Score], caption: str, x_label: str, y_label: str) -> None:
         """What several reached, and what it took."""
-        self._drawing(draw_scores(scores, caption, x_label, y_label), caption)
+        self.drawing(draw_scores(scores, caption, x_label, y_label), caption)
 
     def growth(self, scores: Sequence[Score], caption: str, x_label: str, y_label: str) -> None:
         """What several reached with more and more; those of one number are a line."""
-        self._drawing(draw_growth(scores, caption, x_label, y_label), caption)
+        self.drawing(draw_growth(scores, caption, x_label, y_label), caption)
 
     def bars(self, groups: Mapping[str, Mapping[str, float]], caption: str, unit: str) -> None:
         """Values side by side, for the same names in every group."""
         names = list(dict.fromkeys(name for group in groups.values() for name in group))
         self.legend(names)
-        self._drawing(draw_bars(groups, names, caption, unit), caption)
+        self.drawing(draw_bars(groups, names, caption, unit), caption)
 
     def roofline(self, works: Sequence[Work], roof: Roof, caption: str) -> None:
         """Operations per byte and per second below what the machine allows."""
         names = list(dict.fromkeys(work.who for work in works))
         self.legend(names)
-        self._drawing(draw_roofline(works, names, roof, caption), caption)
+        self.drawing(draw_roofline(works, names, roof, caption), caption)
+
+    def drawing(self, drawing: str, caption: str) -> None:
+        """An SVG, such as `as_svg` makes."""
+        self._parts.append(f"<figure>{drawing}<figcaption>{html.escape(caption)}</figcaption></figure>")
 
     def write(self, path: Path) -> None:
         page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(self._title)}</title>'
         page += f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style><body>'
         atomic_write(path, page + "\n".join(self._parts) + "</body></html>\n")
-
-    def _drawing(self, drawing: str, caption: str) -> None:
-        self._parts.append(f"<figure>{drawing}<figcaption>{html.escape(caption)}</figcaption></figure>")
 
 
 def _cell(value: Any) -> str:

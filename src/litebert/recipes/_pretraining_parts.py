@@ -228,10 +228,11 @@ def _stages(config: Config) -> list[Stage]:
 
 def _shape(config: Config, tokenizer: Tokenizer) -> AlbertConfig:
     changes: dict[str, Any] = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
-    changes |= {"sharing": config.sharing}
+    changes |= {"sharing": config.sharing, "relative_attention_distance": config.attention_distance}
     changes |= {"hidden_dropout_prob": config.dropout, "attention_probs_dropout_prob": config.dropout}
-    if config.layers is not None:
-        changes["num_hidden_layers"] = config.layers
+    for name, given in (("num_hidden_layers", config.layers), ("embedding_size", config.embedding_size)):
+        if given is not None:
+            changes[name] = given
     if config.hidden_size is not None:
         wanted = max(1, config.hidden_size // 64)
         heads = next(number for number in range(wanted, 0, -1) if config.hidden_size % number == 0)

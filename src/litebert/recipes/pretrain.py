@@ -34,8 +34,12 @@ class Run:
     """Another number of layers than the preset's."""
     hidden_size: int | None = None
     """Another hidden size than the preset's; heads of 64 and a fourfold feed-forward come with it."""
+    embedding_size: int | None = None
+    """Another size of the word vectors than the preset's, before they are widened to the hidden size."""
     sharing: Literal["all", "attention", "ffn", "none"] = "all"
     """What all layers of a new model share."""
+    attention_distance: int = 0
+    """Let a new model learn how much each head minds the distance of two tokens, up to this one; 0 = off."""
 
     steps: int = 10_000
     """Optimizer steps."""
@@ -128,7 +132,7 @@ class Config(Strategies, Run):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        counts = ("layers", "hidden_size", "micro_batch", "validate_every")
+        counts = ("layers", "hidden_size", "embedding_size", "micro_batch", "validate_every")
         given = [name for name in counts if getattr(self, name) is not None]
         check_numbers(self, "steps", "batch_size", "length", "validation_rows", *given)
         for name in ("clip_norm", "order_weight"):
@@ -147,7 +151,7 @@ class Config(Strategies, Run):
     def _refuse_idle(self) -> None:
         """A setting that nothing would read is a mistake."""
         needs = {
-            ("preset", "layers", "hidden_size", "sharing", "dropout"): (
+            ("preset", "layers", "hidden_size", "embedding_size", "sharing", "attention_distance", "dropout"): (
                 self.model is None,
                 "is for a new model; --model has its own",
             ),
