@@ -100,6 +100,8 @@ def judge(results: Results, claim: Claim, figure: str) -> Judgement:
     cells = {row.name: row.cell for row in results.rows(claim.table)}  # a narrow model has no large embeddings
     values = {name: results.values(cells[name], figure) for name in (claim.row, *claim.others) if name in cells}
     rivals = [values[other] for other in claim.others if other in values]
+    if claim.learned and claim.row in cells:
+        values[claim.learned] = results.values(cells[claim.row], claim.learned)
     if claim.row not in values or not all(values.values()) or (claim.others and not rivals):
         return Judgement(claim, figure, "not run", None)
     if claim.kind == "above":
