@@ -9,6 +9,7 @@ import io
 import json
 import lzma
 import os
+import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from litebert.errors import CheckpointError, DataError, require_extra
+
+if sys.platform != "win32":
+    import fcntl
 
 FILE_LIMIT_BYTES = 256 << 20
 HASHES = "sha256.json"
@@ -101,6 +105,27 @@ def _umask() -> int:
     mask = os.umask(0)  # the only way to read it is to set it
     os.umask(mask)
     return mask
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Be alone with what a file stands for; who is there already is waited for. Windows has no such lock: there, none.
+
+    The file stays: somebody may wait for it.
+    """
+    with _naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
+    with file:
+        if sys.platform != "win32":
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
+            except OSError as error:
+                raise DataError(
+                    f"{path}: cannot be locked ({error.strerror}), so others might write at the same time; choose a "
+                    "folder on another disk"
+                ) from error
+        yield
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from litebert.errors import CheckpointError, ConfigError, DataError
+from litebert.files import locked
 from litebert.model.sentences import SentenceMap, unit
 from litebert.predict import Model
 from litebert.predict import index as indexing
@@ -55,6 +57,12 @@ def test_signs_find_what_is_near_and_their_bits_are_counted_right() -> None:
     counted = np.unpackbits(different, axis=1).sum(axis=1)
     np.testing.assert_array_equal(searching._ones(different), counted)
     np.testing.assert_array_equal(searching._ones(np.ascontiguousarray(different[:, :3])), counted_of(different[:, :3]))
+
+
+def only(folder: Path, what: str) -> Path:
+    """The one file of this kind in an index of one part."""
+    (found,) = folder.glob(f"{what}-*")
+    return found
 
 
 def counted_of(rows: np.ndarray) -> np.ndarray:
@@ -119,6 +127,80 @@ def test_what_was_being_added_when_it_stopped_is_not_there(
     assert again.text(10) == TEXTS[10]
 
 
+@pytest.mark.parametrize("approximate", [False, True])
+def test_what_two_add_is_all_there(approximate: bool, model: Model, tmp_path: Path) -> None:
+    if approximate:
+        peer("usearch")
+    Index.create(tmp_path, model, approximate=approximate)
+    one, other = Index.open(tmp_path), Index.open(tmp_path)
+    assert one.add(model, TEXTS[:3]) == 3
+    assert other.add(model, TEXTS[3:6]) == 6
+    assert [hits[0].text for hits in one.search(model, TEXTS[:3], 1)] == TEXTS[:3]  # its graph has been replaced
+    assert [hits[0].text for hits in Index.open(tmp_path).search(model, TEXTS[:6], 1)] == TEXTS[:6]
+
+
+def test_parts_that_are_written_at_once_do_not_mix(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Index.create(tmp_path, model, size=32)
+    made, texts = vectors(6, 32), TEXTS[:6]
+    other = threading.Thread(target=Index.open(tmp_path).add_vectors, args=(made[3:], texts[3:]))
+    save = indexing._save
+
+    def slowly(path: Path, values: np.ndarray) -> None:
+        if other.ident is None:
+            other.start()
+            other.join(0.5)
+        save(path, values)
+
+    monkeypatch.setattr(indexing, "_save", slowly)
+    Index.open(tmp_path).add_vectors(made[:3], texts[:3])
+    other.join()
+    assert [hits[0].text for hits in Index.open(tmp_path).search_vectors(made, 1)] == texts
+
+
+def test_who_adds_waits_for_others(model: Model, tmp_path: Path) -> None:
+    index = Index.create(tmp_path, model, size=32)
+    adding = threading.Thread(target=index.add_vectors, args=(vectors(3, 32), TEXTS[:3]))
+    with locked(tmp_path / indexing.LOCK):
+        adding.start()
+        adding.join(0.5)
+        assert len(Index.open(tmp_path)) == 0
+    adding.join()
+    assert len(Index.open(tmp_path)) == 3
+
+
+def test_parts_have_names_of_their_own_without_a_lock_too(model: Model, tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        Index.create(tmp_path / folder, model).add(model, TEXTS[:3])
+    assert only(tmp_path / "a", "texts").name != only(tmp_path / "b", "texts").name
+
+
+def test_nothing_is_added_to_an_index_that_was_made_anew(model: Model, tmp_path: Path) -> None:
+    index = Index.create(tmp_path, model)
+    with pytest.raises(ConfigError, match="is an index already; add to it"):
+        Index.create(tmp_path, model, size=8)
+    (tmp_path / "index.json").unlink()
+    Index.create(tmp_path, model, size=8)
+    with pytest.raises(DataError, match="is another index than the one that was opened; open it again"):
+        index.add(model, TEXTS[:3])
+    assert len(Index.open(tmp_path)) == 0
+
+
+def test_a_part_that_could_not_be_written_leaves_no_files(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = Index.create(tmp_path, model)
+
+    def full(*_: object) -> None:
+        raise DataError("no space left")
+
+    monkeypatch.setattr(indexing, "_save", full)
+    with pytest.raises(DataError, match="no space left"):
+        index.add(model, TEXTS[:3])
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["index.json", "index.lock"]
+
+
 def test_another_model_is_refused(model: Model, tmp_path: Path) -> None:
     Index.create(tmp_path, model).add(model, TEXTS[:3])
     size = model.config.hidden_size
@@ -135,7 +217,7 @@ def test_a_shorter_vector_is_the_beginning_of_the_whole(model: Model, tmp_path: 
     index.add(model, TEXTS)
     found = unit(model.embed(TEXTS)[:, :8])
     assert index.search(model, TEXTS[:1], 2)[0][1].score == pytest.approx(np.sort(found @ found[0])[-2], abs=1e-5)
-    assert np.load(tmp_path / "vectors-000000.npy").shape == (11, 8)
+    assert np.load(only(tmp_path, "vectors")).shape == (11, 8)
 
 
 @pytest.mark.parametrize(
@@ -152,10 +234,10 @@ def test_damage_is_noticed(model: Model, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"is no index \(no index.json\)"):
         Index.open(tmp_path)
     Index.create(tmp_path, model).add(model, TEXTS)
-    np.save(tmp_path / "vectors-000000.npy", np.zeros((3, 32), np.float32))
+    np.save(only(tmp_path, "vectors"), np.zeros((3, 32), np.float32))
     with pytest.raises(CheckpointError, match="part 0 is damaged"):
         Index.open(tmp_path)
-    (tmp_path / "vectors-000000.npy").write_bytes(b"no array")
+    only(tmp_path, "vectors").write_bytes(b"no array")
     with pytest.raises(CheckpointError, match="cannot be read"):
         Index.open(tmp_path)
     settings = json.loads((tmp_path / "index.json").read_text(encoding="utf-8"))

@@ -1,33 +1,37 @@
 """A folder of texts with their vectors, to search in.
 
-    index.json            whose vectors they are, how they are kept, which parts there are
-    vectors-000000.npy    (N, D) of a part, read where it lies on disk
-    texts-000000.jsonl    its texts, a JSON string a line
-    places-000000.npy     (N + 1,) where these lines begin
-    graph-000002.usearch  who is near whom, for all parts so far, if that is wanted
+    index.json                     whose vectors they are, how they are kept, which parts there are
+    index.lock                     who holds it may add
+    vectors-000000-1f0c92ab.npy    (N, D) of a part, read where it lies on disk
+    texts-000000-1f0c92ab.jsonl    its texts, a JSON string a line
+    places-000000-1f0c92ab.npy     (N + 1,) where these lines begin
+    graph-000002-77d3e05c.usearch  who is near whom, for all parts so far, if that is wanted
 
-Parts are never changed. What is added is a new part, and counts when index.json, written last, names it.
+Parts are never changed. What is added is a new part, and counts when index.json, written last, names it. Several may
+add at once: each reads index.json again when its turn has come, and no two parts have one name.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, get_args
 
 import numpy as np
 
 from litebert.errors import CheckpointError, ConfigError, DataError, require_extra
-from litebert.files import read_json, replacing, write_json
+from litebert.files import locked, read_json, replacing, write_json
 from litebert.predict.adapted import fingerprint
 from litebert.predict.model import Model
 from litebert.predict.nearest import Hit, Storage, nearest, packed, shortened
 
-SETTINGS = "index.json"
+SETTINGS, LOCK = "index.json", "index.lock"
 AT_ONCE = 4096
 """Texts that become vectors before these are written."""
 PART = 1 << 18
@@ -49,6 +53,8 @@ class Settings:
     storage: Storage = "float32"
     parts: tuple[int, ...] = ()
     """How many texts each has."""
+    names: tuple[str, ...] = ()
+    """What the files of each are called."""
     graph: str | None = None
     """The file of it."""
     approximate: bool = False
@@ -58,11 +64,14 @@ class Settings:
         given = read_json(path)
         try:
             found = cls(**{field.name: given[field.name] for field in fields(cls)})
-            found = replace(found, parts=tuple(int(count) for count in found.parts), size=int(found.size))
+            parts, names = tuple(int(count) for count in found.parts), tuple(str(name) for name in found.names)
+            found = replace(found, parts=parts, names=names, size=int(found.size))
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: is not what litebert search writes ({error}); build it again") from error
         if found.storage not in get_args(Storage) or found.size < 1 or min(found.parts, default=1) < 1:
             raise CheckpointError(f"{path}: storage={found.storage!r}, size={found.size} or its parts cannot be")
+        if len(names) != len(parts) or not all(re.fullmatch(r"\d{6,}-[0-9a-f]{8}", name) for name in names):
+            raise CheckpointError(f"{path}: names={names!r} are not those of {len(parts)} parts; build it again")
         if found.graph is not None and Path(str(found.graph)).name != found.graph:
             raise CheckpointError(f"{path}: graph={found.graph!r} is not a file of this folder")
         return found
@@ -81,8 +90,6 @@ class Index:
     ) -> Index:
         """A new one, empty. `size`: the first so many numbers of a vector. `approximate`: with a graph, by which large
         ones are searched in far less time, and a few results missed."""
-        if (path / SETTINGS).exists():
-            raise ConfigError(f"{path} is an index already; add to it, or choose another folder")
         if size is not None and not 1 <= size <= model.dimensions:
             raise ConfigError(
                 f"size={size} must lie between 1 and the {model.dimensions} numbers of this model's vectors"
@@ -93,7 +100,10 @@ class Index:
         if approximate:
             require_extra("usearch.index", "index")
         index = cls(path, Settings(str(model.source), identity(model), size, storage, approximate=approximate))
-        write_json(path / SETTINGS, asdict(index.settings))
+        with locked(path / LOCK):
+            if (path / SETTINGS).exists():
+                raise ConfigError(f"{path} is an index already; add to it, or choose another folder")
+            write_json(path / SETTINGS, asdict(index.settings))
         return index
 
     @classmethod
@@ -127,7 +137,7 @@ class Index:
         self.check(model)
         rest = iter(texts)
         while some := list(islice(rest, PART)):
-            self._add_part(self._embedded(model, some, advance), some)
+            self._add_part(np.concatenate(list(self._embedded(model, some, advance))), some)
         return len(self)
 
     def add_vectors(self, vectors: np.ndarray, texts: Sequence[str]) -> int:
@@ -136,7 +146,7 @@ class Index:
             raise DataError(f"vectors of shape {vectors.shape} do not fit {len(texts)} texts and {self.settings.size}")
         for start in range(0, len(texts), PART):
             end = min(start + PART, len(texts))
-            self._add_part(iter([packed(vectors[start:end], self.settings.storage)]), texts[start:end])
+            self._add_part(packed(vectors[start:end], self.settings.storage), texts[start:end])
         return len(self)
 
     def search(self, model: Model, queries: Sequence[str], top: int = 10, exact: bool = False) -> list[list[Hit]]:
@@ -148,6 +158,8 @@ class Index:
         """The same for vectors of queries, (Q, size)."""
         if top < 1:
             raise ConfigError(f"top={top} must be at least 1")
+        if self.settings.graph is not None and not (self.path / self.settings.graph).exists():
+            self._read_again()  # who adds replaces the graph
         top = min(top, len(self))
         if not top:
             return [[] for _ in queries]
@@ -174,29 +186,45 @@ class Index:
             yield packed(shortened(model.embed(some), self.settings.size), self.settings.storage)
             advance(len(some))
 
-    def _add_part(self, blocks: Iterator[np.ndarray], texts: Sequence[str]) -> None:
-        number = len(self.settings.parts)
-        vectors = np.concatenate(list(blocks))
-        lines = [(json.dumps(text, ensure_ascii=False) + "\n").encode("utf-8", "replace") for text in texts]
-        with replacing(self._file("texts", number, "jsonl")) as temporary:
-            temporary.write_bytes(b"".join(lines))
-        _save(self._file("places", number, "npy"), np.cumsum([0, *map(len, lines)], dtype=np.int64))
-        _save(self._file("vectors", number, "npy"), vectors)
-        graph = self._grown(vectors) if self.settings.approximate else None
-        before = self.settings.graph
-        self.settings = replace(self.settings, parts=(*self.settings.parts, len(texts)), graph=graph)
-        write_json(self.path / SETTINGS, asdict(self.settings))
-        if before is not None:
-            (self.path / before).unlink(missing_ok=True)
+    def _add_part(self, vectors: np.ndarray, texts: Sequence[str]) -> None:
+        """Write a part and name it, after those that others have added meanwhile."""
+        with locked(self.path / LOCK):
+            self._read_again()
+            name, former = f"{len(self.settings.parts):06d}-{token_hex(4)}", self.settings
+            try:
+                graph = self._write(name, vectors, texts)
+            except BaseException:  # nobody will ever name them
+                for file in self.path.glob(f"*-{name}.*"):
+                    file.unlink(missing_ok=True)
+                raise
+            parts, names = (*former.parts, len(texts)), (*former.names, name)
+            settings = replace(former, parts=parts, names=names, graph=graph)
+            write_json(self.path / SETTINGS, asdict(settings))
+            self.settings = settings
+            if former.graph is not None:
+                (self.path / former.graph).unlink(missing_ok=True)
 
-    def _grown(self, vectors: np.ndarray) -> str:
-        """The graph with these too, in a new file; its name."""
+    def _read_again(self) -> None:
+        """What others have added."""
+        now = Settings.read(self.path / SETTINGS)
+        if replace(now, parts=(), names=(), graph=None) != replace(self.settings, parts=(), names=(), graph=None):
+            raise DataError(f"{self.path}: is another index than the one that was opened; open it again")
+        self.settings = now
+
+    def _write(self, name: str, vectors: np.ndarray, texts: Sequence[str]) -> str | None:
+        """The files of a part; what the graph with it is called, if one is wanted."""
+        lines = [(json.dumps(text, ensure_ascii=False) + "\n").encode("utf-8", "replace") for text in texts]
+        with replacing(self.path / f"texts-{name}.jsonl") as temporary:
+            temporary.write_bytes(b"".join(lines))
+        _save(self.path / f"places-{name}.npy", np.cumsum([0, *map(len, lines)], dtype=np.int64))
+        _save(self.path / f"vectors-{name}.npy", vectors)
+        if not self.settings.approximate:
+            return None
         graph = self._graph()
         graph.add(np.arange(len(self), len(self) + len(vectors)), vectors)
-        name = f"graph-{len(self.settings.parts):06d}.usearch"
-        with replacing(self.path / name) as temporary:
+        with replacing(self.path / f"graph-{name}.usearch") as temporary:
             graph.save(str(temporary))
-        return name
+        return f"graph-{name}.usearch"
 
     def _graph(self, view: bool = False) -> Any:
         usearch = require_extra("usearch.index", "index")
@@ -244,7 +272,7 @@ class Index:
         return _mapped(self._file("places", number, "npy"))
 
     def _file(self, what: str, number: int, kind: str) -> Path:
-        return self.path / f"{what}-{number:06d}.{kind}"
+        return self.path / f"{what}-{self.settings.names[number]}.{kind}"
 
 
 def identity(model: Model) -> str:
