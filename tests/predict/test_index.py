@@ -201,6 +201,23 @@ def test_a_part_that_could_not_be_written_leaves_no_files(
     assert sorted(file.name for file in tmp_path.iterdir()) == ["index.json", "index.lock"]
 
 
+@pytest.mark.parametrize("storage", ["float32", "int8", "binary"])
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_what_a_graph_does_not_reach_is_found_all_the_same(
+    count: int, storage: Any, model: Model, tmp_path: Path
+) -> None:
+    peer("usearch")
+    index = Index.create(tmp_path, model, storage=storage, approximate=True)
+    equal = np.repeat(vectors(3, 32), 400, axis=0)  # among so many of each, a graph leads to few
+    index.add_vectors(equal, [f"text {place}" for place in range(1200)])
+    for top in (10, 500, 1200):
+        hits = index.search_vectors(vectors(count, 32, seed=1), top)
+        assert [len({hit.index for hit in row}) for row in hits] == [top] * count
+        assert all(hit.text == f"text {hit.index}" for row in hits for hit in row[:3])
+    exact = index.search_vectors(vectors(count, 32, seed=1), 1200, exact=True)
+    assert [[hit.score for hit in row] for row in hits] == [[hit.score for hit in row] for row in exact]
+
+
 def test_another_model_is_refused(model: Model, tmp_path: Path) -> None:
     Index.create(tmp_path, model).add(model, TEXTS[:3])
     size = model.config.hidden_size

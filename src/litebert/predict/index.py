@@ -161,7 +161,7 @@ class Index:
         if self.settings.graph is not None and not (self.path / self.settings.graph).exists():
             self._read_again()  # who adds replaces the graph
         top = min(top, len(self))
-        if not top:
+        if not top or not len(queries):
             return [[] for _ in queries]
         if self.settings.graph is None or exact:
             scores, places = nearest(queries, self._all_vectors(), top, self.settings.storage)
@@ -241,17 +241,26 @@ class Index:
         return graph
 
     def _by_graph(self, queries: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
-        """Near ones by the graph, and their exact scores."""
+        """Near ones by the graph, and their exact scores. A graph may reach fewer than are wanted, as among many equal
+        texts: all vectors are looked at for such a query."""
         storage = self.settings.storage
         found = self._graph(view=True).search(
             packed(queries, storage), max(2 * top, 64) if storage == "binary" else top
         )
+        counts = getattr(found, "counts", [len(found.keys)])  # usearch cuts the keys of a single query itself
         scores, places = np.zeros((len(queries), top), np.float32), np.zeros((len(queries), top), np.int64)
-        for number, (query, keys) in enumerate(zip(queries, np.atleast_2d(found.keys).astype(np.int64), strict=True)):
+        short = []
+        for number, (keys, count) in enumerate(zip(np.atleast_2d(found.keys), counts, strict=True)):
+            if count < top:
+                short.append(number)
+                continue
+            keys = keys[:count].astype(np.int64)
             rows = [self._row(place) for place in keys.tolist()]
             own = np.stack([self._vectors(part)[row] for part, row in rows])
-            best, order = nearest(query[None], [own], top, storage)
+            best, order = nearest(queries[number][None], [own], top, storage)
             scores[number], places[number] = best[0], keys[order[0]]
+        if short:
+            scores[short], places[short] = nearest(queries[short], self._all_vectors(), top, storage)
         return scores, places
 
     def _row(self, place: int) -> tuple[int, int]:
