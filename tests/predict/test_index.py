@@ -247,18 +247,76 @@ def test_what_cannot_be_made_is_refused(settings: Any, complaint: str, model: Mo
     assert not (tmp_path / "index").exists()
 
 
-def test_damage_is_noticed(model: Model, tmp_path: Path) -> None:
+def test_damaged_settings_are_noticed(model: Model, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"is no index \(no index.json\)"):
         Index.open(tmp_path)
     Index.create(tmp_path, model).add(model, TEXTS)
-    np.save(only(tmp_path, "vectors"), np.zeros((3, 32), np.float32))
-    with pytest.raises(CheckpointError, match="part 0 is damaged"):
-        Index.open(tmp_path)
-    only(tmp_path, "vectors").write_bytes(b"no array")
-    with pytest.raises(CheckpointError, match="cannot be read"):
-        Index.open(tmp_path)
     settings = json.loads((tmp_path / "index.json").read_text(encoding="utf-8"))
-    for change in ({"storage": "float64"}, {"graph": "../x"}, {"parts": ["many"]}):
+    for change in (
+        {"storage": "float64"},
+        {"graph": "../x"},
+        {"parts": ["many"]},
+        {"names": []},
+        {"names": ["../../000000-00000000"]},
+        {"size": 12, "storage": "binary"},
+        {"size": float("inf")},
+    ):
         (tmp_path / "index.json").write_text(json.dumps(settings | change), encoding="utf-8")
         with pytest.raises(CheckpointError, match=r"index\.json"):
             Index.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("what", "content", "complaint"),
+    [
+        ("vectors", np.zeros((3, 32), np.float32), "float32 of shape (3, 32), not float32 of (11, 32)"),
+        ("vectors", np.zeros((11, 7), np.float32), "float32 of shape (11, 7), not float32 of (11, 32)"),
+        ("vectors", np.zeros((11, 32)), "float64 of shape (11, 32), not float32 of (11, 32)"),
+        ("vectors", np.float32(3), "float32 of shape (), not"),
+        ("vectors", b"no array", "magic string"),
+        ("vectors", b"", "magic string"),
+        ("vectors", None, "No such file"),
+        ("places", np.array([-9, *range(11)]), "lines do not begin one after the other"),
+        ("places", np.array([0, 2, 1, *range(3, 12)]), "lines do not begin one after the other"),
+        ("places", np.arange(12.0), "float64 of shape (12,), not int64 of (12,)"),
+        ("places", np.arange(7), "int64 of shape (7,), not int64 of (12,)"),
+        ("places", np.int64(3), "int64 of shape (), not"),
+        ("texts", b'"one"\n', "6 bytes, not"),
+        ("texts", None, "No such file"),
+    ],
+)
+def test_damage_is_noticed_when_an_index_is_opened(
+    what: str, content: Any, complaint: str, model: Model, tmp_path: Path
+) -> None:
+    Index.create(tmp_path, model).add(model, TEXTS)
+    path = only(tmp_path, what)
+    if content is None:
+        path.unlink()
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        np.save(path, content)
+    with pytest.raises(CheckpointError) as caught:
+        Index.open(tmp_path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: is damaged (")
+    assert complaint in message
+    assert message.endswith("; build the index again")
+    assert "\n" not in message
+
+
+def test_text_that_is_no_text_is_noticed_when_it_is_found(model: Model, tmp_path: Path) -> None:
+    Index.create(tmp_path, model).add(model, TEXTS)
+    path = only(tmp_path, "texts")
+    path.write_bytes(b"\xff" * path.stat().st_size)
+    with pytest.raises(CheckpointError, match=r"texts-.*is damaged \(text \d+: .*build the index again"):
+        Index.open(tmp_path).search(model, TEXTS[:1])
+
+
+def test_the_graph_of_other_vectors_is_noticed(model: Model, tmp_path: Path) -> None:
+    peer("usearch")
+    for name, size in (("a", 32), ("b", 16)):
+        Index.create(tmp_path / name, model, size, approximate=True).add(model, TEXTS)
+    only(tmp_path / "b", "graph").replace(only(tmp_path / "a", "graph"))
+    with pytest.raises(CheckpointError, match=r"is damaged \(11 vectors of 16, not 11 of 32\); build the"):
+        Index.open(tmp_path / "a").search(model, TEXTS[:1])

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from secrets import token_hex
+from tokenize import TokenError
 from typing import Any, get_args
 
 import numpy as np
@@ -38,6 +39,8 @@ PART = 1 << 18
 """Texts of a part at most, so that a long build loses little when it is stopped."""
 KINDS = {"float32": "f32", "int8": "i8", "binary": "b1"}
 """What usearch calls them."""
+NUMBERS = {"float32": np.float32, "int8": np.int8, "binary": np.uint8}
+"""What numpy does."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,13 @@ class Settings:
             found = cls(**{field.name: given[field.name] for field in fields(cls)})
             parts, names = tuple(int(count) for count in found.parts), tuple(str(name) for name in found.names)
             found = replace(found, parts=parts, names=names, size=int(found.size))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise CheckpointError(f"{path}: is not what litebert search writes ({error}); build it again") from error
-        if found.storage not in get_args(Storage) or found.size < 1 or min(found.parts, default=1) < 1:
-            raise CheckpointError(f"{path}: storage={found.storage!r}, size={found.size} or its parts cannot be")
+        whole = found.storage != "binary" or found.size % 8 == 0
+        if found.storage not in get_args(Storage) or found.size < 1 or not whole or min(parts, default=1) < 1:
+            raise CheckpointError(
+                f"{path}: storage={found.storage!r}, size={found.size} or its parts cannot be; build it again"
+            )
         if len(names) != len(parts) or not all(re.fullmatch(r"\d{6,}-[0-9a-f]{8}", name) for name in names):
             raise CheckpointError(f"{path}: names={names!r} are not those of {len(parts)} parts; build it again")
         if found.graph is not None and Path(str(found.graph)).name != found.graph:
@@ -114,8 +120,7 @@ class Index:
             )
         index = cls(path, Settings.read(path / SETTINGS))
         for number, count in enumerate(index.settings.parts):
-            if index._vectors(number).shape[0] != count or len(index._places(number)) != count + 1:
-                raise CheckpointError(f"{path}: part {number} is damaged; build the index again")
+            index._check_part(number, count)
         return index
 
     def __len__(self) -> int:
@@ -176,9 +181,33 @@ class Index:
         """The text of a number."""
         number, row = self._row(place)
         begin, end = self._places(number)[row : row + 2].tolist()
-        with self._file("texts", number, "jsonl").open("rb") as file:
-            file.seek(begin)
-            return str(json.loads(file.read(end - begin)))
+        path = self._file("texts", number, "jsonl")
+        try:
+            with path.open("rb") as file:
+                file.seek(begin)
+                return str(json.loads(file.read(end - begin)))
+        except (OSError, ValueError, RecursionError) as error:
+            raise _damaged(path, f"text {row}: {error}") from error
+
+    def _check_part(self, number: int, count: int) -> None:
+        """Refuse files that are not what was written, as far as can be seen without reading all of them."""
+        storage, size = self.settings.storage, self.settings.size
+        vectors, places = self._vectors(number), self._places(number)
+        path, width = self._file("vectors", number, "npy"), size // 8 if storage == "binary" else size
+        if vectors.shape != (count, width) or vectors.dtype != NUMBERS[storage]:
+            raise _damaged(path, f"{vectors.dtype} of shape {vectors.shape}, not {storage} of {(count, width)}")
+        path = self._file("places", number, "npy")
+        if places.shape != (count + 1,) or places.dtype != np.int64:
+            raise _damaged(path, f"{places.dtype} of shape {places.shape}, not int64 of {(count + 1,)}")
+        if places[0] != 0 or (places[1:] <= places[:-1]).any():
+            raise _damaged(path, "lines do not begin one after the other")
+        path = self._file("texts", number, "jsonl")
+        try:
+            held = path.stat().st_size
+        except OSError as error:
+            raise _damaged(path, str(error.strerror)) from error
+        if held != places[-1]:
+            raise _damaged(path, f"{held:,} bytes, not {places[-1]:,}")
 
     def _embedded(self, model: Model, texts: Sequence[str], advance: Any) -> Iterator[np.ndarray]:
         for start in range(0, len(texts), AT_ONCE):
@@ -237,7 +266,9 @@ class Index:
             try:
                 graph.view(str(path)) if view else graph.load(str(path))
             except (RuntimeError, ValueError, OSError) as error:
-                raise CheckpointError(f"{path}: cannot be read ({error}); build the index again") from error
+                raise _damaged(path, str(error)) from error
+            if graph.ndim != self.settings.size or len(graph) != len(self):
+                raise _damaged(path, f"{len(graph)} vectors of {graph.ndim}, not {len(self)} of {self.settings.size}")
         return graph
 
     def _by_graph(self, queries: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
@@ -296,12 +327,16 @@ def identity(model: Model) -> str:
     return found.hexdigest()
 
 
+def _damaged(path: Path, problem: str) -> CheckpointError:
+    return CheckpointError(f"{path}: is damaged ({problem}); build the index again")
+
+
 def _mapped(path: Path) -> np.ndarray:
     try:
         # "c": what nobody writes is not copied, and torch takes nothing that cannot be written
-        found: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error}); build the index again") from error
+        found: np.ndarray = np.lib.format.open_memmap(path, mode="c")
+    except (OSError, ValueError, SyntaxError, TokenError) as error:  # a damaged header is read as Python
+        raise _damaged(path, " ".join(str(error).split())) from error
     return found
 
 
