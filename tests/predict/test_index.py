@@ -222,11 +222,23 @@ def test_another_model_is_refused(model: Model, tmp_path: Path) -> None:
     Index.create(tmp_path, model).add(model, TEXTS[:3])
     size = model.config.hidden_size
     other = Model(model.albert, model.tokenizer, after=SentenceMap(2 * np.eye(size, dtype="f"), np.zeros(size, "f")))
-    with pytest.raises(ConfigError, match="makes others; give that model, or build the index again"):
+    with pytest.raises(ConfigError, match="makes others; give that model, with as many passes and tokens, or build"):
         Index.open(tmp_path).search(other, ["x"])
     shorter = Model(model.albert, model.tokenizer, max_length=8)
     with pytest.raises(ConfigError, match="makes others"):
         Index.open(tmp_path).add(shorter, ["x"])
+
+
+def test_vectors_after_fewer_passes_are_others(model: Model, tmp_path: Path) -> None:
+    index = Index.create(tmp_path, model)
+    index.add(model, TEXTS[:3])
+    whole = model.passes
+    model.passes = 1
+    for one in (index, Index.open(tmp_path)):  # the first has seen this model before
+        with pytest.raises(ConfigError, match="makes others"):
+            one.search(model, ["x"])
+    model.passes = whole
+    assert index.search(model, TEXTS[:1], 1)[0][0].text == TEXTS[0]
 
 
 def test_a_shorter_vector_is_the_beginning_of_the_whole(model: Model, tmp_path: Path) -> None:

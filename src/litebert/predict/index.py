@@ -88,7 +88,7 @@ class Index:
 
     def __init__(self, path: Path, settings: Settings) -> None:
         self.path, self.settings = path, settings
-        self._known: Model | None = None
+        self._known: tuple[Model, int] | None = None
 
     @classmethod
     def create(
@@ -128,14 +128,15 @@ class Index:
 
     def check(self, model: Model) -> None:
         """Refuse a model whose vectors are others."""
-        if model is self._known:  # to look at all weights takes a while
+        known = self._known
+        if known is not None and known[0] is model and known[1] == model.passes:  # all weights take a while to look at
             return
         if identity(model) != self.settings.fingerprint:
             raise ConfigError(
                 f"{self.path} holds vectors of {self.settings.model}, and {model.source} makes others; give that "
-                "model, or build the index again"
+                "model, with as many passes and tokens, or build the index again"
             )
-        self._known = model
+        self._known = model, model.passes
 
     def add(self, model: Model, texts: Iterable[str], advance: Any = lambda count: None) -> int:
         """Make vectors of texts and keep both; how many there are now. What is finished stays if it is stopped."""
@@ -316,9 +317,10 @@ class Index:
 
 
 def identity(model: Model) -> str:
-    """Of all that decides a model's vectors: its weights, what is pooled, the map, the vocabulary and the length."""
+    """Of all that decides a model's vectors: its weights, how often the layer is run, what is pooled, the map, the
+    vocabulary and the length."""
     found = hashlib.sha256(fingerprint(model).encode())
-    found.update(f"{model.tokenizer.fingerprint} {model.max_length}".encode())
+    found.update(f"{model.tokenizer.fingerprint} {model.max_length} {model.passes}".encode())
     after = model.after
     if after is not None:
         found.update(f"{after.pooling} {after.passes}".encode())
