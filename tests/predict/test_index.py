@@ -59,6 +59,15 @@ def test_signs_find_what_is_near_and_their_bits_are_counted_right() -> None:
     np.testing.assert_array_equal(searching._ones(np.ascontiguousarray(different[:, :3])), counted_of(different[:, :3]))
 
 
+def test_eight_times_as_many_are_found_by_signs_and_ordered_by_numbers() -> None:
+    query = np.ones((1, 64), np.float32)
+    query[0, :7] = 10
+    signs = np.ones((8, 64), np.float32)
+    signs[np.arange(7), np.arange(7)] = -1  # one sign differs, and it is that of a large number
+    signs[7, 20:22] = -1  # two differ, of small ones
+    assert nearest(query, [packed(signs, "binary")], 1, "binary")[1].tolist() == [[7]]
+
+
 def only(folder: Path, what: str) -> Path:
     """The one file of this kind in an index of one part."""
     (found,) = folder.glob(f"{what}-*")
@@ -227,6 +236,21 @@ def test_another_model_is_refused(model: Model, tmp_path: Path) -> None:
     shorter = Model(model.albert, model.tokenizer, max_length=8)
     with pytest.raises(ConfigError, match="makes others"):
         Index.open(tmp_path).add(shorter, ["x"])
+
+
+def test_the_graph_is_asked_unless_all_vectors_are_wanted(model: Model, tmp_path: Path) -> None:
+    peer("usearch")
+    for name, order in (("right", TEXTS), ("wrong", TEXTS[::-1])):
+        Index.create(tmp_path / name, model, approximate=True).add(model, order)
+    graph = only(tmp_path / "right", "graph")
+    only(tmp_path / "wrong", "graph").replace(graph)  # it takes the first text for the last
+    index = Index.open(tmp_path / "right")
+    assert index.search(model, TEXTS[:1], 1)[0][0].text == TEXTS[-1]
+    assert index.search(model, TEXTS[:1], 1, exact=True)[0][0].text == TEXTS[0]
+    graph.write_bytes(b"no graph")
+    with pytest.raises(CheckpointError, match=r"usearch: is damaged"):
+        index.search(model, TEXTS[:1])
+    assert index.search(model, TEXTS[:1], 1, exact=True)[0][0].text == TEXTS[0]
 
 
 def test_vectors_after_fewer_passes_are_others(model: Model, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import litebert as library
 from litebert.predict.index import Index
 from litebert.tasks import Similarity
 from litebert.tokenizer import Tokenizer
-from tests.conftest import PROSE
+from tests.conftest import PROSE, peer
 from tests.recipes.conftest import litebert, make_examples, write_csv
 from tests.recipes.finetuning import command, finished, small_start, write_jsonl
 
@@ -92,6 +92,24 @@ def test_mistakes_give_one_line(
     assert complaint in err
     assert len(err.strip().splitlines()) == 1
     assert not (tmp_path / "none").exists()
+
+
+def test_exact_does_without_the_graph_that_approximate_made(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer("usearch")
+    (tmp_path / "a.txt").write_text("\n".join(PROSE[:5]), encoding="utf-8")
+    index = ("search", "--index", tmp_path / "index")
+    assert litebert(*index, "--model", start, "--add", tmp_path / "a.txt", "--approximate", "--query", PROSE[3]) == 0
+    assert lines(capsys.readouterr().out)[0]["results"][0]["index"] == 3
+    (graph,) = (tmp_path / "index").glob("*.usearch")
+    graph.write_bytes(b"no graph")
+    assert litebert(*index, "--query", PROSE[3]) == 2
+    err = capsys.readouterr().err
+    assert f"{graph.name}: is damaged" in err
+    assert len(err.strip().splitlines()) == 1
+    assert litebert(*index, "--query", PROSE[3], "--exact") == 0
+    assert lines(capsys.readouterr().out)[0]["results"][0]["index"] == 3
 
 
 @pytest.mark.parametrize("old", [False, True])
