@@ -12,7 +12,7 @@ import pytest
 
 from litebert import files
 from litebert.errors import CheckpointError, DataError
-from litebert.files import atomic_write, read_json, read_limited, replacing, write_json
+from litebert.files import atomic_write, locked, read_json, read_limited, replacing, write_json
 
 
 def names(folder: Path) -> list[str]:
@@ -110,3 +110,15 @@ def test_a_link_stays_and_its_target_keeps_its_mode(tmp_path: Path) -> None:
 def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is a folder"):
         atomic_write(tmp_path, "text")
+
+
+def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    with (
+        pytest.raises(DataError, match=r"a\.lock: cannot be locked \(No locks available\).*another disk"),
+        locked(tmp_path / "a.lock"),
+    ):
+        raise AssertionError("came in")

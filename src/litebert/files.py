@@ -19,6 +19,9 @@ from typing import Any, BinaryIO, cast
 
 from litebert.errors import CheckpointError, ConfigError, DataError, require_extra
 
+if sys.platform != "win32":
+    import fcntl
+
 FILE_LIMIT_BYTES = 256 << 20
 HASHES = "sha256.json"
 """Of files in the same folder, by name."""
@@ -116,6 +119,27 @@ def _umask() -> int:
     mask = os.umask(0)  # the only way to read it is to set it
     os.umask(mask)
     return mask
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Be alone with what a file stands for; who is there already is waited for. Windows has no such lock: there, none.
+
+    The file stays: somebody may wait for it.
+    """
+    with _naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
+    with file:
+        if sys.platform != "win32":
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
+            except OSError as error:
+                raise DataError(
+                    f"{path}: cannot be locked ({error.strerror}), so others might write at the same time; choose a "
+                    "folder on another disk"
+                ) from error
+        yield
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:

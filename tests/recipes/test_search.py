@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import litebert as library
+from litebert.predict.index import Index
 from litebert.tasks import Similarity
 from litebert.tokenizer import Tokenizer
-from tests.conftest import PROSE
+from tests.conftest import PROSE, peer
 from tests.recipes.conftest import litebert, make_examples, write_csv
 from tests.recipes.finetuning import command, finished, small_start, write_jsonl
 
@@ -91,6 +92,57 @@ def test_mistakes_give_one_line(
     assert complaint in err
     assert len(err.strip().splitlines()) == 1
     assert not (tmp_path / "none").exists()
+
+
+def test_exact_does_without_the_graph_that_approximate_made(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer("usearch")
+    (tmp_path / "a.txt").write_text("\n".join(PROSE[:5]), encoding="utf-8")
+    index = ("search", "--index", tmp_path / "index")
+    assert litebert(*index, "--model", start, "--add", tmp_path / "a.txt", "--approximate", "--query", PROSE[3]) == 0
+    assert lines(capsys.readouterr().out)[0]["results"][0]["index"] == 3
+    (graph,) = (tmp_path / "index").glob("*.usearch")
+    graph.write_bytes(b"no graph")
+    assert litebert(*index, "--query", PROSE[3]) == 2
+    err = capsys.readouterr().err
+    assert f"{graph.name}: is damaged" in err
+    assert len(err.strip().splitlines()) == 1
+    assert litebert(*index, "--query", PROSE[3], "--exact") == 0
+    assert lines(capsys.readouterr().out)[0]["results"][0]["index"] == 3
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (("--add", "{}/a.txt", "{}/absent.txt"), "absent.txt: no such file"),
+        (("--add", "{}/a.txt", "{}/bad.csv"), "no column 'text'"),
+        (("--add", "{}/empty.txt"), "empty.txt: no text there"),
+        (("--add", "{}/blank.csv"), "blank.csv: no text to add"),
+        (("--add", "{}/a.txt", "--input", "{}/absent.txt"), "absent.txt"),
+    ],
+)
+def test_a_command_that_fails_changes_nothing(
+    flags: tuple[str, ...], complaint: str, old: bool, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(PROSE[:5]), encoding="utf-8")
+    (tmp_path / "empty.txt").write_text("\n \n", encoding="utf-8")
+    write_csv(tmp_path / "bad.csv", [{"wrong": "1", "columns": "2"}])
+    write_csv(tmp_path / "blank.csv", [{"text": " ", "n": "2"}])
+    index = ("search", "--index", tmp_path / "index", "--model", start)
+    if old:
+        assert litebert(*index, "--add", tmp_path / "a.txt") == 0
+    capsys.readouterr()
+    assert litebert(*index, *(flag.format(tmp_path) for flag in flags)) == 2
+    err = capsys.readouterr().err
+    assert complaint in err
+    assert len(err.strip().splitlines()) == 1
+    if old:
+        assert len(Index.open(tmp_path / "index")) == 5
+    else:
+        assert not (tmp_path / "index").exists()
+        assert litebert(*index, "--add", tmp_path / "a.txt", "--size", 8) == 0
 
 
 def test_settings_of_an_index_stay(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,31 +70,43 @@ def run(config: Config) -> None:
     from litebert.recipes._texts import texts_of
 
     console = make_console()
-    index, model = _opened(config)
-    if config.add:
-        _add(config, index, model, console)
+    old = _existing(config)
+    # all files are read before anything is made or added: a command that fails changes nothing
+    texts = [text for path in config.add for text in texts_of(str(path), config.columns)]
+    if config.add and not texts:
+        raise DataError(f"{', '.join(map(str, config.add))}: no text to add; give a file with a text per line")
     queries = [*config.query, *(texts_of(config.input) if config.input else ())]
+    index, model = _opened(config, old)
+    if texts:
+        _add(config, index, model, texts, console)
     for start in range(0, len(queries), AT_ONCE):
         some = queries[start : start + AT_ONCE]
         for query, hits in zip(some, index.search(model, some, config.top, config.exact), strict=True):
             print(json.dumps({"query": query, "results": [asdict(hit) for hit in hits]}, ensure_ascii=False))
 
 
-def _opened(config: Config) -> tuple[Index, Model]:
-    from litebert.predict import load
+def _existing(config: Config) -> Index | None:
+    """The index, if there is one already."""
     from litebert.predict.index import SETTINGS, Index
+
+    for path in config.add:
+        if not path.is_file():
+            raise DataError(f"{path}: no such file; check the path")
+    if config.add and not (config.index / SETTINGS).is_file():
+        refuse_unwritable(config.index)
+        return None
+    old = Index.open(config.index)
+    for name in OF_NEW:
+        if getattr(config, name) not in (getattr(Config, name), getattr(old.settings, name)):
+            raise ConfigError(f"{name} is decided when an index is made, and {config.index} is; leave it out")
+    return old
+
+
+def _opened(config: Config, old: Index | None) -> tuple[Index, Model]:
+    from litebert.predict import load
+    from litebert.predict.index import Index
     from litebert.train.runtime import pick_device
 
-    old = Index.open(config.index) if (config.index / SETTINGS).is_file() or not config.add else None
-    if old is not None:
-        for name in OF_NEW:
-            if getattr(config, name) not in (getattr(Config, name), getattr(old.settings, name)):
-                raise ConfigError(f"{name} is decided when an index is made, and {config.index} is; leave it out")
-    else:
-        for path in config.add:
-            if not path.is_file():
-                raise DataError(f"{path}: no such file; check the path")
-        refuse_unwritable(config.index)
     name = config.model or (DEFAULT if old is None else old.settings.model)
     model = load(name).to(pick_device(config.device))
     set_answering(model, config.precision)
@@ -104,14 +116,11 @@ def _opened(config: Config) -> tuple[Index, Model]:
     return Index.create(config.index, model, config.size, config.storage, config.approximate), model
 
 
-def _add(config: Config, index: Index, model: Model, console: Console) -> None:
-    from litebert.recipes._texts import texts_of
+def _add(config: Config, index: Index, model: Model, texts: list[str], console: Console) -> None:
     from litebert.train.log import counting
 
-    for path in config.add:
-        texts = list(texts_of(str(path), config.columns))
-        with counting(console, f"reading {len(texts):,} texts", len(texts)) as bar:
-            index.add(model, texts, lambda count: bar.advance(bar.task_ids[0], count))  # called at once
+    with counting(console, f"reading {len(texts):,} texts", len(texts)) as bar:
+        index.add(model, texts, lambda count: bar.advance(bar.task_ids[0], count))
     console.print(f"{len(index):,} texts in {config.index}", highlight=False, markup=False)
     if not (config.query or config.input):
         console.print(
