@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import re
+import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import litebert
@@ -12,7 +17,7 @@ from litebert.serve import jobs
 from litebert.serve.limits import Limits
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service
-from tests.serve.conftest import EXAMPLES, TEXTS, Start
+from tests.serve.conftest import EXAMPLES, TEXTS, Start, listening
 
 GIVEN = {"examples": [{"text": text, "label": label} for text, label in EXAMPLES]}
 
@@ -46,6 +51,28 @@ def test_what_nobody_uses_is_forgotten(start: Start, monkeypatch: pytest.MonkeyP
     clock.now += 61
     assert client.post(f"/adapt/{taught['id']}/explain", json={"text": "rain"}).status_code == 404
     assert "litebert_taught_classifiers 0.0" in client.get("/metrics").text
+
+
+def test_downloads_leave_nothing_on_the_disk_and_count_as_answered(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with listening(lambda: Service(registry, Limits()), Limits()) as address:
+        taught = httpx.post(f"{address}/adapt", json=GIVEN).json()["id"]
+        with httpx.stream("GET", f"{address}/adapt/{taught}/download"):
+            pass  # and leave
+        for _ in range(5):
+            answer = httpx.get(f"{address}/adapt/{taught}/download")
+            assert zipfile.ZipFile(io.BytesIO(answer.content)).testzip() is None
+            assert int(answer.headers["content-length"]) == len(answer.content)
+            assert answer.headers["content-disposition"] == f'attachment; filename="adapted-{taught[:8]}.zip"'
+        counted: dict[str, float] = {}
+        while sum(counted.values()) < 6:  # a request is counted when its answer has been sent
+            figures = httpx.get(f"{address}/metrics").text
+            found = re.findall(r'requests_total.*route="/adapt/{id}/download",status="(\d+)"} (\S+)', figures)
+            counted = {status: float(count) for status, count in found}
+    assert counted["200"] >= 5  # the one that left may have had it all
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("has_folder", [False, True])

@@ -9,6 +9,7 @@ import asyncio
 import hmac
 import json
 import logging
+import math
 import re
 import secrets
 import time
@@ -199,8 +200,12 @@ class Gate:
                 await asyncio.wait({work, leaving}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
                 if work.done() or leaving.done() or not told.status:
                     break
+            if told.is_whole:  # a client that has it all is said to have left, and the endpoint may still clean up
+                await asyncio.wait({work}, timeout=limit)
             if work.done():
                 await work
+            elif told.is_whole:
+                LOG.warning("unfinished", extra={"fields": {"id": told.id, "after_s": limit}})
             elif leaving.done() or told.status:
                 told.left = True
             else:
@@ -229,11 +234,13 @@ class _Told:
         self._send, self._scope, self._state = send, scope, state
         self.id = secrets.token_hex(8)
         self.status, self.bytes, self.left = 0, 0, False
+        self.is_whole, self._length = False, math.inf
 
     async def __call__(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            given = {name.lower() for name, _ in message.get("headers", [])}
+            given = {name.lower(): value for name, value in message.get("headers", [])}
+            self._length = int(given.get(b"content-length", b"0")) or math.inf
             docs = self._scope["path"].startswith("/docs")
             ours = [*HEADERS[:-1], DOCS_POLICY if docs else HEADERS[-1], (b"x-request-id", self.id.encode())]
             if self._state.draining:
@@ -242,6 +249,8 @@ class _Told:
         elif message["type"] == "http.response.body":
             self.bytes += len(message.get("body", b""))
         await self._send(message)
+        is_last = message["type"] == "http.response.body" and not message.get("more_body", False)
+        self.is_whole = is_last or self.bytes >= self._length
 
     async def refuse(self, refused: Refused) -> None:
         body = json.dumps(refused.body(), ensure_ascii=False).encode("utf-8", "replace")
