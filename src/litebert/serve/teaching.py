@@ -105,7 +105,7 @@ def packed(adapted: Adapted, name: str) -> IO[bytes]:
 
     The file has no name on the disk and is gone once it is closed, whoever leaves before that.
     """
-    archive = tempfile.TemporaryFile(prefix="litebert-")
+    archive = tempfile.TemporaryFile(prefix="litebert-")  # noqa: SIM115  # whoever sends it closes it
     with tempfile.TemporaryDirectory(prefix="litebert-") as place:
         folder = Path(place) / name
         saved = copy.copy(adapted)
