@@ -183,6 +183,26 @@ def test_a_full_queue_refuses_at_once_and_says_for_how_long() -> None:
     asyncio.run(run())
 
 
+def test_how_long_to_wait_follows_from_what_was_measured_and_what_is_being_computed(clock: Clock) -> None:
+    async def run() -> None:
+        batcher, lane = Batcher(max_wait_s=0, queue_tokens=1000), Steady(clock, rate=100)
+        batcher.start()
+        await batcher.ask(lane, [200], [200])  # two seconds
+        lane.gate.clear()
+        asked = [asyncio.ensure_future(batcher.ask(lane, [250], [250])) for _ in range(4)]
+        await settled()
+        with pytest.raises(Full) as full:
+            await batcher.ask(lane, [300], [300])
+        assert full.value.retry_after_s == pytest.approx(10)
+        lane.gate.set()
+        await asyncio.gather(*asked)
+        await settled()
+        assert batcher.retry_after_s() == 1
+        await batcher.close()
+
+    asyncio.run(run())
+
+
 def test_one_that_cannot_be_computed_harms_no_other() -> None:
     async def run() -> None:
         batcher, lane = Batcher(batch_tokens=100, max_wait_s=0.05), Doubling()

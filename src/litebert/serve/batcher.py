@@ -84,7 +84,7 @@ class Batcher:
 
     def __init__(self, batch_tokens: int = 4096, max_wait_s: float = 0.002, queue_tokens: int = 1 << 16) -> None:
         self.batch_tokens, self.max_wait_s, self.queue_tokens = batch_tokens, max_wait_s, queue_tokens
-        self.waiting_tokens = 0
+        self.waiting_tokens = self._running_tokens = 0
         self.tokens_per_second = USUAL_RATE
         self._recent_tokens = self._recent_seconds = 0.0
         self.figures = Figures()
@@ -109,8 +109,8 @@ class Batcher:
         self._worker.shutdown()
 
     def retry_after_s(self) -> float:
-        """When the queue will have been worked off, at the rate that was measured."""
-        return max(1.0, self.waiting_tokens / self.tokens_per_second)
+        """When what waits and what is being computed will be done, at the rate that was measured."""
+        return max(1.0, (self.waiting_tokens + self._running_tokens) / self.tokens_per_second)
 
     @property
     def full_batch(self) -> int:
@@ -151,9 +151,10 @@ class Batcher:
             batch = self._next_batch()
             if not batch:
                 continue
-            began = time.perf_counter()
+            began, self._running_tokens = time.perf_counter(), sum(item.tokens for item in batch)
             await self._compute(loop, batch)
             self._measure(batch, time.perf_counter() - began)
+            self._running_tokens = 0
 
     async def _gather(self) -> None:
         """Wait a moment for a fuller batch."""
