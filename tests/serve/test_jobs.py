@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import re
+import shutil
 import tempfile
 import zipfile
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 import litebert
 from litebert.serve import jobs
 from litebert.serve.limits import Limits
+from litebert.serve.logs import JsonLines
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service
 from tests.serve.conftest import EXAMPLES, TEXTS, Start, listening
@@ -153,15 +156,38 @@ def test_a_model_with_other_weights_keeps_its_own(folders: dict[str, Path], tmp_
     assert found["other"].predict(TEXTS) == other.predict(TEXTS)
 
 
-def test_weights_that_changed_since_they_were_saved_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
-    litebert.load(folders["classify"]).save(tmp_path / "copy")
-    assert Registry.load([f"mine={tmp_path / 'copy'}"]).get("mine").task == "classify"
-    weights = tmp_path / "copy" / "model.safetensors"
-    content = bytearray(weights.read_bytes())
+def damage(file: Path) -> None:
+    content = bytearray(file.read_bytes())
     content[-1] ^= 1
-    weights.write_bytes(bytes(content))
-    with pytest.raises(litebert.CheckpointError, match=r"is not the file that sha256\.json"):
+    file.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize(
+    ("model", "file"), [("classify", "model.safetensors"), ("few", "few_shot.safetensors"), ("few", "base")]
+)
+def test_weights_that_changed_since_they_were_saved_are_refused(
+    model: str, file: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(folders["mask"], tmp_path / "mask")
+    shutil.copytree(folders[model], tmp_path / "copy")
+    assert Registry.load([f"mine={tmp_path / 'copy'}"]).get("mine").model is not None
+    damage(tmp_path / "mask" / "model.safetensors" if file == "base" else tmp_path / "copy" / file)
+    with pytest.raises(litebert.CheckpointError, match=r"is not the file that sha256\.json|has other weights now"):
         Registry.load([str(tmp_path / "copy")])
+
+
+def test_the_log_says_which_weights_nobody_checked(
+    folders: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(folders["mask"], tmp_path / "mask")
+    shutil.copytree(folders["few"], tmp_path / "few")
+    Registry.load([str(tmp_path / "few")])
+    assert caplog.records == []
+    (tmp_path / "few" / "sha256.json").unlink()
+    Registry.load([str(tmp_path / "few"), "litebert-small-zh"])
+    (line,) = [json.loads(JsonLines().format(record)) for record in caplog.records]
+    assert (line["event"], line["model"], line["files"]) == ("unchecked weights", "few", ["few_shot.safetensors"])
+    assert "save it again" in line["remedy"]
 
 
 def test_two_models_need_two_names(folders: dict[str, Path]) -> None:
