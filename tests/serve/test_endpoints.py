@@ -187,6 +187,23 @@ def test_models_are_listed_with_what_they_can(client: Any, models: dict[str, Mod
     assert {one["max_length"] for one in listed.values()} == {64}
 
 
+def test_a_taught_classifier_is_listed_with_what_takes_it(client: Any) -> None:
+    taught = client.post("/adapt", json={"examples": examples(EXAMPLES)}).json()
+    at, name = f"/adapt/{taught['id']}", taught["model"]
+    listed = client.get(f"/v1/models/{name}").json()["endpoints"]
+    bodies: dict[str, Any] = {
+        f"/predict/{name}": {"inputs": TEXTS}, "/classify": {"text": TEXTS[0], "model": name},
+        "/inside": {"text": TEXTS[0], "model": name}, f"{at}/explain": {"text": TEXTS[0]},
+        f"{at}/examples": {"examples": examples([("a cold morning", "weather")])},
+    }  # fmt: skip
+    assert set(listed) == {*bodies, f"{at}/download"}
+    for path, body in bodies.items():
+        assert client.post(path, json=body).status_code == 200, path
+    assert client.get(f"{at}/download").status_code == 200
+    refused = client.post("/similarity", json={"texts": TEXTS, "model": name})
+    assert refused.status_code == 404
+
+
 def test_all_answers_at_once_are_those_one_by_one(client: Any, models: dict[str, Model]) -> None:
     """Many requests share batches, and everybody gets his own."""
     from concurrent.futures import ThreadPoolExecutor

@@ -26,6 +26,7 @@ OWN_ENDPOINTS = {
 }  # fmt: skip
 """Of tasks that have one beside /predict."""
 OF_ENCODERS = ("/v1/embeddings", "/v1/rerank", "/similarity", "/search", "/adapt", "/inside")
+OF_TAUGHT = ("examples", "explain", "download")
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +36,8 @@ class Served:
     name: str
     model: Model
     created: int = field(default_factory=lambda: int(time.time()))
+    taught_id: str | None = None
+    """Of one that a client taught, which makes no vectors and cannot be taught from."""
 
     @property
     def task(self) -> str | None:
@@ -49,7 +52,9 @@ class Served:
     def endpoints(self) -> list[str]:
         own = [f"/predict/{self.name}"] if self.task else []
         own += [OWN_ENDPOINTS[self.task]] if self.task in OWN_ENDPOINTS else []
-        return [*own, *OF_ENCODERS]
+        if self.taught_id is None:
+            return [*own, *OF_ENCODERS]
+        return [*own, "/inside", *(f"/adapt/{self.taught_id}/{what}" for what in OF_TAUGHT)]
 
     def record(self) -> dict[str, Any]:
         """As /v1/models says it: OpenAI's fields and ours."""
