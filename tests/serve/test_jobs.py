@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
+import stat
 import tempfile
 import zipfile
 from pathlib import Path
@@ -106,6 +108,17 @@ def test_processes_with_one_folder_find_what_the_other_was_given(start: Start, t
     assert one.delete(f"/adapt/{taught['id']}").status_code == 200
     assert other.post(f"/predict/{taught['model']}", json=asked).status_code == 404
     assert len(list((tmp_path / "adapted").iterdir())) == 0
+
+
+def test_nobody_else_on_the_machine_may_look_at_what_clients_left(start: Start, tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        client = start(state_dir=tmp_path / "state")
+        client.post("/search", json={"texts": TEXTS})
+    finally:
+        os.umask(before)
+    for folder in (tmp_path / "state", tmp_path / "state" / "adapted", tmp_path / "state" / "lists"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_several_processes_without_a_folder_refuse_to_remember(start: Start) -> None:
