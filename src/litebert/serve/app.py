@@ -21,6 +21,7 @@ from litebert.serve.batcher import Full
 from litebert.serve.gate import FAILED, Access, Gate, State
 from litebert.serve.limits import Limits, Refused
 from litebert.serve.metrics import Metrics
+from litebert.serve.openapi import describe
 from litebert.serve.registry import Served
 from litebert.serve.service import Service
 from litebert.serve.wording import in_words
@@ -64,6 +65,7 @@ def build(make_service: Callable[[], Service], limits: Limits, access: Access, s
     app.include_router(job_endpoints.router)
     app.include_router(tei_endpoints.router)
     _add_pages(app)
+    describe(app, access)
     return Gate(app, limits, access, state)
 
 

@@ -73,12 +73,14 @@ class Access:
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1").partition("://")[2] != host:
             raise Refused(403, "a page of another origin may not ask here (CORS is off)", "forbidden")
-        needs_none = is_open(path) or (self.open_metrics and path == "/metrics")
-        if self.keys and not needs_none and not self._knows(given_key(headers)):
+        if self.keys and not self.needs_no_key(path) and not self._knows(given_key(headers)):
             raise Refused(
                 401, "no API key, or one that is not known; send the header: Authorization: Bearer KEY",
                 "authentication_error",
             )  # fmt: skip
+
+    def needs_no_key(self, path: str) -> bool:
+        return is_open(path) or (self.open_metrics and path == "/metrics")
 
     def _knows(self, key: bytes) -> bool:
         found = False

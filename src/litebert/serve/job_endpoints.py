@@ -20,10 +20,7 @@ from litebert.serve.teaching import in_parts, packed
 
 router = APIRouter()
 ID = Path(max_length=64)
-
-
-class ZipResponse(StreamingResponse):
-    media_type = "application/zip"
+ZIP = "application/zip"
 
 
 @router.post("/adapt", response_model=answers.Taught, tags=["teach"])
@@ -59,15 +56,17 @@ async def explain(given: schema.TextRequest, request: Request, id: str = ID) -> 
     return await as_json(service, await service.teacher.explain(taught.adapted, given.text))
 
 
-@router.get("/adapt/{id}/download", response_class=ZipResponse, tags=["teach"])
-async def download(request: Request, id: str = ID) -> ZipResponse:
+@router.get(
+    "/adapt/{id}/download", response_class=StreamingResponse, responses={200: {"content": {ZIP: {}}}}, tags=["teach"]
+)
+async def download(request: Request, id: str = ID) -> StreamingResponse:
     """A zip of a folder that `litebert predict --model FOLDER` takes."""
     service = service_of(request)
     taught = await service.engine.aside(service.taught.get, id)
     name = f"adapted-{id[:8]}"
     archive = await service.engine.aside(packed, taught.adapted, name)
     headers = {"Content-Length": str(archive.tell()), "Content-Disposition": f'attachment; filename="{name}.zip"'}
-    return ZipResponse(in_parts(archive), headers=headers)
+    return StreamingResponse(in_parts(archive), headers=headers, media_type=ZIP)
 
 
 @router.delete("/adapt/{id}", response_model=answers.Deleted, tags=["teach"])
