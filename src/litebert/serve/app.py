@@ -104,11 +104,13 @@ def _told(refused: Refused) -> JSONResponse:
 
 
 def _add_status(app: FastAPI, state: State, metrics: Metrics) -> None:
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", tags=["status"])
     async def health() -> dict[str, str]:
         """The process lives."""
         return {"status": "ok"}
 
+    @app.head("/ready", include_in_schema=False)
     @app.get("/ready", tags=["status"])
     async def ready(response: Response) -> dict[str, bool]:
         """Send it requests, or not: models are loaded, and it is not about to end."""
@@ -150,6 +152,7 @@ def _add_pages(app: FastAPI) -> None:
         app.mount("/docs", StaticFiles(directory=Path(found.origin).parent / "static"))
     app.mount("/page", StaticFiles(directory=PAGE, html=False))
 
+    @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
         return FileResponse(PAGE / "index.html")
