@@ -89,6 +89,12 @@ def check_hashes(folder: Path) -> None:
             )
 
 
+def unchecked_weights(folder: Path) -> list[str]:
+    """Those of which `check_hashes` knows nothing."""
+    known = read_json(folder / HASHES) if (folder / HASHES).is_file() else {}
+    return sorted(path.name for path in folder.glob("*.safetensors") if path.name not in known)
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path beside `path`; when the block ends well it is flushed to disk and takes the name."""

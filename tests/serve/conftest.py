@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 import litebert
+from litebert.cli import main
 from litebert.model import Albert, AlbertConfig, pretraining_heads
 from litebert.predict import Model
 from litebert.recipes._translating import Translating
@@ -50,7 +52,29 @@ INPUTS: dict[str, list[Any]] = {
     "answer": [{"question": "When did the baker open", "context": TEXTS[2]}, ["Who wrote", TEXTS[0]]],
     "translate": [TEXTS[0], {"source": TEXTS[1] * 9}, ""],
     "choose": [{"question": "When", "options": ["at five", "at six", "never"], "text": TEXTS[2]}],
+    "few": [TEXTS[0], {"text": TEXTS[1]}, ""],
 }
+"""By the folder of the model."""
+
+
+def close(one: Any, other: Any) -> bool:
+    """Equal, numbers but for the rounding of other batches."""
+    if isinstance(one, float) and isinstance(other, float):
+        return one == pytest.approx(other, abs=1e-5)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(close(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(close, one, other))
+    return bool(one == other)
+
+
+def by_the_command(folder: Path, inputs: list[Any], place: Path) -> list[Any]:
+    """What `litebert predict` writes for these, a line each."""
+    lines = [item if isinstance(item, str) else json.dumps(item) for item in inputs]
+    (place / "in.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    given = ["--input", str(place / "in.txt"), "--output", str(place / "out.jsonl")]
+    assert main(["predict", "--model", str(folder), "--device", "cpu", "--precision", "fp32", *given]) == 0
+    return [json.loads(line) for line in (place / "out.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from litebert.serve import batcher as batcher_module
 from litebert.serve.batcher import Batcher, Full
 
 
@@ -86,6 +87,62 @@ def test_a_short_request_does_not_wait_for_all_of_a_long_one_nor_the_reverse() -
     assert "long" in order[2:8]
 
 
+class Clock:
+    """In the place of `time`: it goes on when something is computed."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    monotonic = perf_counter
+
+
+class Steady(Doubling):
+    """A lane that computes so many tokens in a second; an item is its number of tokens."""
+
+    def __init__(self, clock: Clock, rate: float, is_open: bool = True) -> None:
+        super().__init__(is_open)
+        self._clock, self._rate = clock, rate
+
+    def compute(self, items: Sequence[Any]) -> Sequence[Any]:
+        found = super().compute(items)
+        self._clock.now += sum(items) / self._rate
+        return found
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(batcher_module, "time", found)
+    return found
+
+
+@pytest.mark.parametrize(("rate", "most"), [(100, 256), (4000, 800), (1e6, 4096)])
+def test_a_word_waits_for_the_batch_that_runs_and_is_in_the_next(clock: Clock, rate: float, most: int) -> None:
+    """Of a fifth of a second, unless the machine is so slow that it would hold next to nothing."""
+
+    async def run() -> list[list[int]]:
+        batcher, lane = Batcher(max_wait_s=0), Steady(clock, rate)
+        batcher.start()
+        await batcher.ask(lane, [256], [256])  # from which it knows the rate
+        lane.gate.clear()
+        lengths = [20 + number % 30 for number in range(600)]
+        long = asyncio.ensure_future(batcher.ask(lane, lengths, lengths))
+        await settled()
+        word = asyncio.ensure_future(batcher.ask(lane, [3], [3]))
+        await settled()
+        lane.gate.set()
+        await asyncio.gather(long, word)
+        await batcher.close()
+        return lane.batches[1:]
+
+    batches = asyncio.run(run())
+    assert 3 in batches[1]
+    assert all(most - 50 < sum(batch) <= most for batch in batches[:-2])
+
+
 def test_whoever_leaves_takes_his_items_out_of_the_queue() -> None:
     async def run() -> None:
         batcher, lane = Batcher(batch_tokens=4), Doubling(is_open=False)
@@ -121,6 +178,26 @@ def test_a_full_queue_refuses_at_once_and_says_for_how_long() -> None:
         lane.gate.set()
         await asyncio.gather(first, waiting)
         assert await batcher.ask(lane, [4], [10_000]) == [8]  # more than the queue, but alone
+        await batcher.close()
+
+    asyncio.run(run())
+
+
+def test_how_long_to_wait_follows_from_what_was_measured_and_what_is_being_computed(clock: Clock) -> None:
+    async def run() -> None:
+        batcher, lane = Batcher(max_wait_s=0, queue_tokens=1000), Steady(clock, rate=100)
+        batcher.start()
+        await batcher.ask(lane, [200], [200])  # two seconds
+        lane.gate.clear()
+        asked = [asyncio.ensure_future(batcher.ask(lane, [250], [250])) for _ in range(4)]
+        await settled()
+        with pytest.raises(Full) as full:
+            await batcher.ask(lane, [300], [300])
+        assert full.value.retry_after_s == pytest.approx(10)
+        lane.gate.set()
+        await asyncio.gather(*asked)
+        await settled()
+        assert batcher.retry_after_s() == 1
         await batcher.close()
 
     asyncio.run(run())

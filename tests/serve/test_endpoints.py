@@ -9,24 +9,16 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
 import litebert
-from litebert.cli import main
 from litebert.predict import Model
-from tests.serve.conftest import EXAMPLES, INPUTS, TEXTS, Start
-
-
-def close(one: Any, other: Any) -> bool:
-    """Equal, numbers but for the rounding of other batches."""
-    if isinstance(one, float) and isinstance(other, float):
-        return one == pytest.approx(other, abs=1e-5)
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(close(value, other[key]) for key, value in one.items())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(close, one, other))
-    return bool(one == other)
+from litebert.serve.limits import Limits
+from litebert.serve.registry import Registry
+from litebert.serve.service import Service
+from tests.serve.conftest import EXAMPLES, INPUTS, TEXTS, Start, by_the_command, close, listening
 
 
 def cosines(left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -35,20 +27,15 @@ def cosines(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("task", INPUTS)
+@pytest.mark.parametrize("name", INPUTS)
 def test_predict_gives_the_records_of_the_command(
-    task: str, client: Any, folders: dict[str, Path], tmp_path: Path
+    name: str, client: Any, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     """A line of a file is a text, a pair or an object; so is an input of a request."""
-    lines = [item if isinstance(item, str) else json.dumps(item) for item in INPUTS[task]]
-    (tmp_path / "in.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    given = ["--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.jsonl")]
-    assert main(["predict", "--model", str(folders[task]), "--device", "cpu", "--precision", "fp32", *given]) == 0
-    written = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
-    answer = client.post(f"/predict/{task}", json={"inputs": INPUTS[task]})
+    answer = client.post(f"/predict/{name}", json={"inputs": INPUTS[name]})
     assert answer.status_code == 200, answer.text
-    assert answer.json()["task"] == task
-    assert close(answer.json()["answers"], written)
+    assert answer.json()["task"] == ("few-shot" if name == "few" else name)
+    assert close(answer.json()["answers"], by_the_command(folders[name], INPUTS[name], tmp_path))
 
 
 def test_fewer_passes_and_more_candidates_are_obeyed(client: Any, folders: dict[str, Path]) -> None:
@@ -127,8 +114,11 @@ def test_documents_are_sorted_by_vectors_or_by_a_model_of_pairs(client: Any, mod
     scores = cosines(vectors[:1], vectors[1:])[0]
     assert [one["index"] for one in by_vectors] == np.argsort(-scores).tolist()
     asked = {"query": query, "documents": documents, "model": "regress", "top_n": 2, "return_documents": True}
-    by_pairs = client.post("/v1/rerank", json=asked).json()["results"]
-    values = [one.value for one in models["regress"].predict([(query, document) for document in documents])]
+    answer = client.post("/v1/rerank", json=asked).json()
+    by_pairs, pairs = answer["results"], [(query, document) for document in documents]
+    read = sum(map(len, models["regress"].tokenizer.encode([query] * len(documents), documents)))
+    assert answer["usage"] == {"total_tokens": read}
+    values = [one.value for one in models["regress"].predict(pairs)]
     assert [one["index"] for one in by_pairs] == np.argsort(-np.array(values)).tolist()[:2]
     assert by_pairs[0]["document"]["text"] == documents[by_pairs[0]["index"]]
     assert by_pairs[0]["relevance_score"] == pytest.approx(max(values), abs=1e-5)
@@ -187,6 +177,23 @@ def test_models_are_listed_with_what_they_can(client: Any, models: dict[str, Mod
     assert {one["max_length"] for one in listed.values()} == {64}
 
 
+def test_a_taught_classifier_is_listed_with_what_takes_it(client: Any) -> None:
+    taught = client.post("/adapt", json={"examples": examples(EXAMPLES)}).json()
+    at, name = f"/adapt/{taught['id']}", taught["model"]
+    listed = client.get(f"/v1/models/{name}").json()["endpoints"]
+    bodies: dict[str, Any] = {
+        f"/predict/{name}": {"inputs": TEXTS}, "/classify": {"text": TEXTS[0], "model": name},
+        "/inside": {"text": TEXTS[0], "model": name}, f"{at}/explain": {"text": TEXTS[0]},
+        f"{at}/examples": {"examples": examples([("a cold morning", "weather")])},
+    }  # fmt: skip
+    assert set(listed) == {*bodies, f"{at}/download"}
+    for path, body in bodies.items():
+        assert client.post(path, json=body).status_code == 200, path
+    assert client.get(f"{at}/download").status_code == 200
+    refused = client.post("/similarity", json={"texts": TEXTS, "model": name})
+    assert refused.status_code == 404
+
+
 def test_all_answers_at_once_are_those_one_by_one(client: Any, models: dict[str, Model]) -> None:
     """Many requests share batches, and everybody gets his own."""
     from concurrent.futures import ThreadPoolExecutor
@@ -211,6 +218,14 @@ def test_the_docs_and_the_page_come_from_here_alone(client: Any) -> None:
         assert "content-security-policy" in answer.headers
     for path in ("/docs", "/"):
         assert not re.findall(r"(?:src|href)=\"(?:https?:)?//", client.get(path).text)
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/ready"])
+def test_a_watcher_may_ask_for_the_head_alone(path: str, registry: Registry) -> None:
+    with listening(lambda: Service(registry, Limits()), Limits()) as address:
+        head, whole = httpx.head(f"{address}{path}"), httpx.get(f"{address}{path}")
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == whole.headers["content-length"]
 
 
 def test_curves_of_runs_are_read_and_nothing_else(start: Start, tmp_path: Path) -> None:

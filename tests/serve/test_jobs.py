@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import re
+import shutil
+import stat
+import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import litebert
 from litebert.serve import jobs
 from litebert.serve.limits import Limits
+from litebert.serve.logs import JsonLines
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service
-from tests.serve.conftest import EXAMPLES, TEXTS, Start
+from tests.serve.conftest import EXAMPLES, TEXTS, Start, listening
 
 GIVEN = {"examples": [{"text": text, "label": label} for text, label in EXAMPLES]}
 
@@ -48,6 +58,28 @@ def test_what_nobody_uses_is_forgotten(start: Start, monkeypatch: pytest.MonkeyP
     assert "litebert_taught_classifiers 0.0" in client.get("/metrics").text
 
 
+def test_downloads_leave_nothing_on_the_disk_and_count_as_answered(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with listening(lambda: Service(registry, Limits()), Limits()) as address:
+        taught = httpx.post(f"{address}/adapt", json=GIVEN).json()["id"]
+        with httpx.stream("GET", f"{address}/adapt/{taught}/download"):
+            pass  # and leave
+        for _ in range(5):
+            answer = httpx.get(f"{address}/adapt/{taught}/download")
+            assert zipfile.ZipFile(io.BytesIO(answer.content)).testzip() is None
+            assert int(answer.headers["content-length"]) == len(answer.content)
+            assert answer.headers["content-disposition"] == f'attachment; filename="adapted-{taught[:8]}.zip"'
+        counted: dict[str, float] = {}
+        while sum(counted.values()) < 6:  # a request is counted when its answer has been sent
+            figures = httpx.get(f"{address}/metrics").text
+            found = re.findall(r'requests_total.*route="/adapt/{id}/download",status="(\d+)"} (\S+)', figures)
+            counted = {status: float(count) for status, count in found}
+    assert counted["200"] >= 5  # the one that left may have had it all
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("has_folder", [False, True])
 def test_only_so_many_are_kept(has_folder: bool, start: Start, tmp_path: Path) -> None:
     client = start(Limits(jobs=2), state_dir=tmp_path if has_folder else None)
@@ -76,6 +108,17 @@ def test_processes_with_one_folder_find_what_the_other_was_given(start: Start, t
     assert one.delete(f"/adapt/{taught['id']}").status_code == 200
     assert other.post(f"/predict/{taught['model']}", json=asked).status_code == 404
     assert len(list((tmp_path / "adapted").iterdir())) == 0
+
+
+def test_nobody_else_on_the_machine_may_look_at_what_clients_left(start: Start, tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        client = start(state_dir=tmp_path / "state")
+        client.post("/search", json={"texts": TEXTS})
+    finally:
+        os.umask(before)
+    for folder in (tmp_path / "state", tmp_path / "state" / "adapted", tmp_path / "state" / "lists"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_several_processes_without_a_folder_refuse_to_remember(start: Start) -> None:
@@ -126,15 +169,38 @@ def test_a_model_with_other_weights_keeps_its_own(folders: dict[str, Path], tmp_
     assert found["other"].predict(TEXTS) == other.predict(TEXTS)
 
 
-def test_weights_that_changed_since_they_were_saved_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
-    litebert.load(folders["classify"]).save(tmp_path / "copy")
-    assert Registry.load([f"mine={tmp_path / 'copy'}"]).get("mine").task == "classify"
-    weights = tmp_path / "copy" / "model.safetensors"
-    content = bytearray(weights.read_bytes())
+def damage(file: Path) -> None:
+    content = bytearray(file.read_bytes())
     content[-1] ^= 1
-    weights.write_bytes(bytes(content))
-    with pytest.raises(litebert.CheckpointError, match=r"is not the file that sha256\.json"):
+    file.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize(
+    ("model", "file"), [("classify", "model.safetensors"), ("few", "few_shot.safetensors"), ("few", "base")]
+)
+def test_weights_that_changed_since_they_were_saved_are_refused(
+    model: str, file: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(folders["mask"], tmp_path / "mask")
+    shutil.copytree(folders[model], tmp_path / "copy")
+    assert Registry.load([f"mine={tmp_path / 'copy'}"]).get("mine").model is not None
+    damage(tmp_path / "mask" / "model.safetensors" if file == "base" else tmp_path / "copy" / file)
+    with pytest.raises(litebert.CheckpointError, match=r"is not the file that sha256\.json|has other weights now"):
         Registry.load([str(tmp_path / "copy")])
+
+
+def test_the_log_says_which_weights_nobody_checked(
+    folders: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(folders["mask"], tmp_path / "mask")
+    shutil.copytree(folders["few"], tmp_path / "few")
+    Registry.load([str(tmp_path / "few")])
+    assert caplog.records == []
+    (tmp_path / "few" / "sha256.json").unlink()
+    Registry.load([str(tmp_path / "few"), "litebert-small-zh"])
+    (line,) = [json.loads(JsonLines().format(record)) for record in caplog.records]
+    assert (line["event"], line["model"], line["files"]) == ("unchecked weights", "few", ["few_shot.safetensors"])
+    assert "save it again" in line["remedy"]
 
 
 def test_two_models_need_two_names(folders: dict[str, Path]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import logging
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from litebert.serve import engine
-from litebert.serve.gate import Access, State
+from litebert.serve.gate import Access, Gate, State
 from litebert.serve.limits import Limits
 from litebert.serve.logs import JsonLines
 from litebert.serve.registry import Registry
@@ -228,6 +229,38 @@ def test_a_client_that_leaves_cancels_its_work(registry: Registry, monkeypatch: 
             assert held.computed == 1
         finally:
             held.open.set()
+
+
+def test_what_an_endpoint_does_after_its_answer_is_not_cut_short() -> None:
+    """To uvicorn a client that has the whole answer is one that has left."""
+    seen, cleaned = [], []
+
+    async def answering(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body", "body": b"all of it"})
+        whole.set()
+        await asyncio.sleep(0.01)
+        cleaned.append(True)
+
+    async def receive() -> dict[str, Any]:
+        if not asked:
+            asked.append(True)
+            return {"type": "http.request"}
+        await whole.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pass
+
+    async def run() -> None:
+        scope = {"type": "http", "path": "/download", "method": "GET", "headers": []}
+        await Gate(answering, Limits(), Access(), state)(scope, receive, send)
+
+    asked: list[bool] = []
+    whole, state = asyncio.Event(), State()
+    state.observers.append(lambda *told: seen.append(told[2]))
+    asyncio.run(run())
+    assert (seen, cleaned) == ([200], [True])
 
 
 def test_keys_are_asked_for_where_there_are_any(start: Start) -> None:

@@ -14,7 +14,7 @@ from litebert.serve.limits import Limits
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service
 from tests.conftest import peer
-from tests.serve.conftest import TEXTS, listening
+from tests.serve.conftest import TEXTS, Start, listening
 
 KEY = "a-key-of-sixteen-or-more"
 CASES = 12
@@ -82,3 +82,34 @@ def test_the_openapi_document_is_kept(kind: str, registry: Registry) -> None:
             except hypothesis.errors.Unsatisfiable:
                 assert kind == "NEGATIVE"  # what takes nothing cannot be asked wrongly
     assert asked > 150
+
+
+def test_the_examples_of_the_document_work_as_they_are(client: Any) -> None:
+    """What "Try it out" of /docs sends."""
+    document = client.get("/openapi.json").json()
+    schemas = document["components"]["schemas"]
+
+    def example_of(path: str) -> Any:
+        content = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        return schemas[content["schema"]["$ref"].rsplit("/", 1)[-1]]["examples"][0]
+
+    ids = {path: client.post(path, json=example_of(path)).json()["id"] for path in ("/adapt", "/search")}
+    asked = [path for path, operations in document["paths"].items() if "post" in operations]
+    assert len(asked) > 15
+    for path in asked:
+        at = path.format(model="mask", id=ids.get(f"/{path.split('/')[1]}"))
+        answer = client.post(at, json=example_of(path))
+        assert answer.status_code == 200, (at, answer.text)
+        assert "model" not in example_of(path)
+
+
+def test_the_document_says_where_a_key_is_needed_and_that_bad_bodies_get_400(start: Start) -> None:
+    plain = start().get("/openapi.json").json()
+    assert "securitySchemes" not in plain["components"]
+    assert not [name for name in plain["components"]["schemas"] if "Validation" in name]
+    locked = start(access=Access(keys=(KEY,))).get("/openapi.json").json()
+    assert locked["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    assert locked["paths"]["/tag"]["post"]["security"] == [{"key": []}]
+    assert "security" not in locked["paths"]["/health"]["get"]
+    for operations in locked["paths"].values():
+        assert all("422" not in operation["responses"] for operation in operations.values())

@@ -21,7 +21,9 @@ import pytest
 
 from litebert.cli import main
 from litebert.recipes.serve import Config, settings_of
-from litebert.serve.launch import listen
+from litebert.serve import launch, logs
+from litebert.serve.launch import Settings, listen
+from litebert.serve.logs import JsonLines
 from tests.conftest import peer
 from tests.serve.conftest import TEXTS
 
@@ -155,6 +157,44 @@ def test_workers_add_up_their_metrics_and_share_their_state(folders: dict[str, P
                 break
             time.sleep(0.1)
         assert wanted in figures
+        assert "litebert_worker_deaths_total 0.0" in figures
+
+
+def die_at_first(settings: Settings, listening: Any) -> None:
+    """In the place of a worker: one dies, all others wait for their end."""
+    assert settings.state_dir is not None
+    try:
+        (settings.state_dir / "died").mkdir()
+    except FileExistsError:
+        time.sleep(60)
+    os._exit(3)
+
+
+def test_a_worker_that_dies_is_told_and_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    peer("prometheus_client")
+    monkeypatch.setattr(launch, "_serve_child", die_at_first)
+    monkeypatch.setattr(launch, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(logs, "to_stderr", lambda level: None)
+    starts: list[object] = []
+    original = launch._Processes._start
+
+    def start(processes: Any) -> None:
+        original(processes)
+        starts.append(processes)
+        if len(starts) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(launch._Processes, "_start", start)
+    settings = replace(settings_of(Config(port=0)), workers=2, state_dir=tmp_path)
+    listening = listen("127.0.0.1", 0)
+    assert launch.launch(settings, listening, lambda: None) == 0
+    listening.close()
+    (line,) = [json.loads(JsonLines().format(record)) for record in caplog.records if record.name == "litebert.serve"]
+    assert (line["event"], line["level"], line["exit_code"]) == ("worker died", "error", 3)
+    assert line["pid"] > 0
+    assert line["lived_s"] >= 0
 
 
 def test_mistakes_of_the_command_are_told_in_one_line(
@@ -236,7 +276,6 @@ def test_answers_are_sent_without_delay() -> None:
 
 def test_a_server_for_others_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     from litebert.recipes import serve
-    from litebert.serve import launch
 
     monkeypatch.setattr(launch, "launch", lambda *_: 0)
     with pytest.warns(UserWarning, match="anybody who can reach it may use it"):

@@ -17,7 +17,7 @@ from litebert.serve.registry import Registry
 from litebert.serve.service import Service
 from litebert.tasks import Similarity
 from tests.conftest import peer
-from tests.serve.conftest import TEXTS
+from tests.serve.conftest import TEXTS, by_the_command, close
 
 
 @pytest.fixture
@@ -29,7 +29,9 @@ def taught(models: dict[str, Model], tmp_path: Path) -> Path:
     return tmp_path / "taught"
 
 
-def test_vectors_of_a_server_are_those_of_the_taught_model(folders: dict[str, Path], taught: Path) -> None:
+def test_vectors_of_a_server_are_those_of_the_taught_model(
+    folders: dict[str, Path], taught: Path, tmp_path: Path
+) -> None:
     peer("fastapi")
     from starlette.testclient import TestClient
 
@@ -53,7 +55,9 @@ def test_vectors_of_a_server_are_those_of_the_taught_model(folders: dict[str, Pa
         name = client.post("/search", json={"texts": TEXTS}).json()["id"]
         (found,) = client.post(f"/search/{name}", json={"query": TEXTS[2], "top": 1}).json()["results"]
         assert found[0]["index"] == 2
-        asked = client.post("/predict/taught", json={"inputs": [TEXTS[:2]]}).json()
-        assert asked["answers"] == [{"score": pytest.approx(float(vectors[0] @ vectors[1]), abs=1e-5)}]
+        pairs = [TEXTS[:2], {"text_a": TEXTS[1], "text_b": TEXTS[2]}]
+        asked = client.post("/predict/taught", json={"inputs": pairs}).json()
+        assert close(asked["answers"], by_the_command(taught, pairs, tmp_path))
+        assert asked["answers"][0] == {"score": pytest.approx(float(vectors[0] @ vectors[1]), abs=1e-5)}
         listed = {one["id"]: one for one in client.get("/v1/models").json()["data"]}
         assert (listed["taught"]["task"], listed["taught"]["dimensions"]) == ("similarity", 24)

@@ -123,7 +123,8 @@ def test_small_changes_are_saved_beside_the_examples(
     assert found.evidence.tier == "fast"
     assert found.given.around.count == 6
     found.save(tmp_path / "few")
-    assert sorted(path.name for path in (tmp_path / "few").iterdir()) == ["few_shot.json", "few_shot.safetensors"]
+    written = sorted(path.name for path in (tmp_path / "few").iterdir())
+    assert written == ["few_shot.json", "few_shot.safetensors", "sha256.json"]
     again = litebert.load(tmp_path / "few")
     assert isinstance(again, Adapted)
     assert again.predict(texts) == found.predict(texts)

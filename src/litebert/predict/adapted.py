@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from litebert.errors import ConfigError, DataError
-from litebert.files import replacing, write_json
+from litebert.files import HASHES, read_json, replacing, sha256_of, write_json
 from litebert.model import Albert
 from litebert.model.adapters import DepthAdapters
 from litebert.model.few_shot import FewShotHead
@@ -117,6 +117,8 @@ class Adapted(Model):
             self.base.save(path)
         with replacing(path / TENSORS) as temporary:
             safetensors.torch.save_file(tensors | {"around": torch.from_numpy(self.given.around.mean)}, temporary)
+        known = read_json(path / HASHES) if whole else {}
+        write_json(path / HASHES, known | {TENSORS: sha256_of(path / TENSORS)})
         home = path.resolve() if whole else self.source
         write_json(path / SETTINGS, {
             "model": {"folder": _way(home, path)} if isinstance(home, Path) else {"name": home},

@@ -84,7 +84,7 @@ class Ranked(Answer):
 class Reranked(Answer):
     model: str
     results: list[Ranked]
-    usage: dict[str, int | None]
+    usage: dict[str, int]
 
 
 class TeiRanked(Answer):

@@ -21,6 +21,7 @@ from litebert.serve.batcher import Full
 from litebert.serve.gate import FAILED, Access, Gate, State
 from litebert.serve.limits import Limits, Refused
 from litebert.serve.metrics import Metrics
+from litebert.serve.openapi import describe
 from litebert.serve.registry import Served
 from litebert.serve.service import Service
 from litebert.serve.wording import in_words
@@ -64,6 +65,7 @@ def build(make_service: Callable[[], Service], limits: Limits, access: Access, s
     app.include_router(job_endpoints.router)
     app.include_router(tei_endpoints.router)
     _add_pages(app)
+    describe(app, access)
     return Gate(app, limits, access, state)
 
 
@@ -102,11 +104,13 @@ def _told(refused: Refused) -> JSONResponse:
 
 
 def _add_status(app: FastAPI, state: State, metrics: Metrics) -> None:
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", tags=["status"])
     async def health() -> dict[str, str]:
         """The process lives."""
         return {"status": "ok"}
 
+    @app.head("/ready", include_in_schema=False)
     @app.get("/ready", tags=["status"])
     async def ready(response: Response) -> dict[str, bool]:
         """Send it requests, or not: models are loaded, and it is not about to end."""
@@ -148,6 +152,7 @@ def _add_pages(app: FastAPI) -> None:
         app.mount("/docs", StaticFiles(directory=Path(found.origin).parent / "static"))
     app.mount("/page", StaticFiles(directory=PAGE, html=False))
 
+    @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
         return FileResponse(PAGE / "index.html")

@@ -134,13 +134,13 @@ async def rerank(given: schema.RerankRequest, request: Request) -> Response:
 
 async def suited(
     service: Service, model: str | None, query: str, documents: list[str], param: str
-) -> tuple[Served, list[float], int | None]:
-    """By whom, how well each document suits the query, and how many tokens were read, where that is known."""
+) -> tuple[Served, list[float], int]:
+    """By whom, how well each document suits the query, and how many tokens were read."""
     check_texts([query, *documents], service.limits, param, service.limits.texts + 1)
     served = service.registry.for_vectors(model)
     if (task := served.model.task) is not None and getattr(task, "pairs", None) and is_grading(served.model):
-        found = await service.engine.answers(served.model, [[query, document] for document in documents])
-        return served, [grade_of(task, answer) for answer in found], None
+        found, tokens = await service.engine.counted(served.model, [[query, document] for document in documents])
+        return served, [grade_of(task, answer) for answer in found], tokens
     vectors, tokens = await service.engine.vectors(served.model, [query, *documents])
     return served, (unit(vectors[1:]) @ unit(vectors[:1])[0]).tolist(), tokens
 

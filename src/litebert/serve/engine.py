@@ -80,6 +80,12 @@ class Engine:
         self, model: Model, inputs: Sequence[Any], passes: int | None = None, top: int | None = None
     ) -> list[dict[str, Any] | None]:
         """What `litebert predict` writes for the same inputs."""
+        return (await self.counted(model, inputs, passes, top))[0]
+
+    async def counted(
+        self, model: Model, inputs: Sequence[Any], passes: int | None = None, top: int | None = None
+    ) -> tuple[list[dict[str, Any] | None], int]:
+        """The same, and how many tokens were read."""
         if passes is not None:
             if isinstance(model, Adapted):
                 raise Refused(400, "passes: an adapted model reads at depths of its own choice; leave it out")
@@ -91,7 +97,7 @@ class Engine:
         records, examples = await self.aside(self._read, model, task, inputs)
         lengths = [tokens_of(example) for example in examples]
         scores = await self.batcher.ask(Asking(model, task, passes), examples, lengths)
-        return await self.aside(_told, task, inputs, records, examples, scores)
+        return await self.aside(_told, task, inputs, records, examples, scores), sum(lengths)
 
     async def vectors(self, model: Model, texts: Sequence[str] | Sequence[Sequence[int]]) -> tuple[np.ndarray, int]:
         """One per text, (N, D), and how many tokens were read."""

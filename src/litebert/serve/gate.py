@@ -9,6 +9,7 @@ import asyncio
 import hmac
 import json
 import logging
+import math
 import re
 import secrets
 import time
@@ -72,12 +73,14 @@ class Access:
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1").partition("://")[2] != host:
             raise Refused(403, "a page of another origin may not ask here (CORS is off)", "forbidden")
-        needs_none = is_open(path) or (self.open_metrics and path == "/metrics")
-        if self.keys and not needs_none and not self._knows(given_key(headers)):
+        if self.keys and not self.needs_no_key(path) and not self._knows(given_key(headers)):
             raise Refused(
                 401, "no API key, or one that is not known; send the header: Authorization: Bearer KEY",
                 "authentication_error",
             )  # fmt: skip
+
+    def needs_no_key(self, path: str) -> bool:
+        return is_open(path) or (self.open_metrics and path == "/metrics")
 
     def _knows(self, key: bytes) -> bool:
         found = False
@@ -199,8 +202,12 @@ class Gate:
                 await asyncio.wait({work, leaving}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
                 if work.done() or leaving.done() or not told.status:
                     break
+            if told.is_whole:  # a client that has it all is said to have left, and the endpoint may still clean up
+                await asyncio.wait({work}, timeout=limit)
             if work.done():
                 await work
+            elif told.is_whole:
+                LOG.warning("unfinished", extra={"fields": {"id": told.id, "after_s": limit}})
             elif leaving.done() or told.status:
                 told.left = True
             else:
@@ -229,11 +236,13 @@ class _Told:
         self._send, self._scope, self._state = send, scope, state
         self.id = secrets.token_hex(8)
         self.status, self.bytes, self.left = 0, 0, False
+        self.is_whole, self._length = False, math.inf
 
     async def __call__(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            given = {name.lower() for name, _ in message.get("headers", [])}
+            given = {name.lower(): value for name, value in message.get("headers", [])}
+            self._length = int(given.get(b"content-length", b"0")) or math.inf
             docs = self._scope["path"].startswith("/docs")
             ours = [*HEADERS[:-1], DOCS_POLICY if docs else HEADERS[-1], (b"x-request-id", self.id.encode())]
             if self._state.draining:
@@ -242,6 +251,8 @@ class _Told:
         elif message["type"] == "http.response.body":
             self.bytes += len(message.get("body", b""))
         await self._send(message)
+        is_last = message["type"] == "http.response.body" and not message.get("more_body", False)
+        self.is_whole = is_last or self.bytes >= self._length
 
     async def refuse(self, refused: Refused) -> None:
         body = json.dumps(refused.body(), ensure_ascii=False).encode("utf-8", "replace")

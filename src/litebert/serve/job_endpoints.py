@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Path, Request, Response
-from fastapi.responses import FileResponse
-from starlette.background import BackgroundTask
+from fastapi.responses import StreamingResponse
 
 from litebert.model.sentences import unit
 from litebert.predict.nearest import hits_among
@@ -18,10 +16,11 @@ from litebert.serve.endpoints import as_json, service_of
 from litebert.serve.jobs import Listed, told_of
 from litebert.serve.limits import Refused, check_texts
 from litebert.serve.service import Service, Taught
-from litebert.serve.teaching import packed
+from litebert.serve.teaching import in_parts, packed
 
 router = APIRouter()
 ID = Path(max_length=64)
+ZIP = "application/zip"
 
 
 @router.post("/adapt", response_model=answers.Taught, tags=["teach"])
@@ -57,16 +56,17 @@ async def explain(given: schema.TextRequest, request: Request, id: str = ID) -> 
     return await as_json(service, await service.teacher.explain(taught.adapted, given.text))
 
 
-@router.get("/adapt/{id}/download", response_class=FileResponse, tags=["teach"])
-async def download(request: Request, id: str = ID) -> FileResponse:
+@router.get(
+    "/adapt/{id}/download", response_class=StreamingResponse, responses={200: {"content": {ZIP: {}}}}, tags=["teach"]
+)
+async def download(request: Request, id: str = ID) -> StreamingResponse:
     """A zip of a folder that `litebert predict --model FOLDER` takes."""
     service = service_of(request)
     taught = await service.engine.aside(service.taught.get, id)
-    archive = await service.engine.aside(packed, taught.adapted, f"adapted-{id[:8]}")
-    return FileResponse(
-        archive, media_type="application/zip", filename=archive.name,
-        background=BackgroundTask(shutil.rmtree, archive.parent, ignore_errors=True),
-    )  # fmt: skip
+    name = f"adapted-{id[:8]}"
+    archive = await service.engine.aside(packed, taught.adapted, name)
+    headers = {"Content-Length": str(archive.tell()), "Content-Disposition": f'attachment; filename="{name}.zip"'}
+    return StreamingResponse(in_parts(archive), headers=headers, media_type=ZIP)
 
 
 @router.delete("/adapt/{id}", response_model=answers.Deleted, tags=["teach"])

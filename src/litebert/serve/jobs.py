@@ -21,6 +21,8 @@ from litebert.serve.limits import Limits, Refused
 
 ID = re.compile(r"[0-9a-f]{32}")
 CURRENT = "current"
+PRIVATE = 0o700
+"""Rights of folders that hold what clients sent."""
 T = TypeVar("T")
 
 
@@ -143,7 +145,8 @@ class InFolder(Store[T]):
         self._folder, self._keeper = folder, keeper
         self._recent: OrderedDict[str, T] = OrderedDict()
         """By version; reading takes a while."""
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(PRIVATE, parents=True, exist_ok=True)  # else parents get the usual rights
+        folder.mkdir(PRIVATE, exist_ok=True)
 
     def _all_ages(self) -> dict[str, float]:
         now, found = time.time(), {}

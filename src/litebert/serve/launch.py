@@ -24,6 +24,7 @@ from typing import Literal
 from litebert.errors import ConfigError
 from litebert.serve.limits import Limits
 
+LOG = logging.getLogger("litebert.serve")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 BACKLOG = 2048
 PATIENCE_S = 10.0
@@ -90,12 +91,19 @@ def launch(settings: Settings, listening: socket.socket, started: Callable[[], N
     if settings.workers == 1:
         serve(settings, listening, started)
         return 0
+    from litebert.serve.logs import to_stderr
+
+    to_stderr(_level(settings))
     with tempfile.TemporaryDirectory(prefix="litebert-") as metrics:
         os.environ[WORKERS_METRICS] = metrics
         try:
             return _Processes(settings, listening).run(started)
         finally:
             del os.environ[WORKERS_METRICS]
+
+
+def _level(settings: Settings) -> int:
+    return logging.WARNING if settings.quiet else logging.INFO
 
 
 def serve(settings: Settings, listening: socket.socket, started: Callable[[], None] = lambda: None) -> None:
@@ -113,7 +121,7 @@ def serve(settings: Settings, listening: socket.socket, started: Callable[[], No
     if settings.workers > 1:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.workers))
     sys.setswitchinterval(SWITCH_S)
-    to_stderr(logging.WARNING if settings.quiet else logging.INFO)
+    to_stderr(_level(settings))
     registry = Registry.load(settings.models, settings.engine)
     access = Access(settings.keys, settings.allowed_hosts, settings.open_metrics)
 
@@ -167,6 +175,7 @@ class _Processes:
     def run(self, started: Callable[[], None]) -> int:
         previous = {number: signal.signal(number, self._end) for number in (signal.SIGTERM, signal.SIGINT)}
         code, told = 0, False
+        self._count_deaths()
         try:
             for _ in range(self._settings.workers):
                 self._start()
@@ -180,6 +189,8 @@ class _Processes:
                 for process in [one for one in self._running if not one.is_alive()]:
                     lived = time.monotonic() - self._running.pop(process)
                     self._forget_metrics(process)
+                    if not self._ending:
+                        self._report(process, lived)
                     if self._ending:
                         # one that was still loading knows no other way to end, and has accepted nothing
                         well = process.exitcode in (0, -signal.SIGTERM)
@@ -202,6 +213,18 @@ class _Processes:
 
     def _end(self, number: int, frame: FrameType | None) -> None:
         self._ending = True
+
+    def _count_deaths(self) -> None:
+        from prometheus_client.values import MultiProcessValue  # a Counter would have had to know of the folder sooner
+
+        name = "litebert_worker_deaths"
+        self._deaths = MultiProcessValue()("counter", name, f"{name}_total", [], [], "Processes that died.")
+
+    def _report(self, process: BaseProcess, lived_s: float) -> None:
+        """It died, and nobody had asked it to."""
+        self._deaths.inc(1)
+        told = {"pid": process.pid, "exit_code": process.exitcode, "lived_s": round(lived_s, 1)}
+        LOG.error("worker died", extra={"fields": told})
 
     def _forget_metrics(self, process: BaseProcess) -> None:
         from prometheus_client.multiprocess import mark_process_dead

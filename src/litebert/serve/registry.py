@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -11,12 +12,13 @@ from typing import Any
 
 from litebert import builtin
 from litebert.errors import ConfigError
-from litebert.files import check_hashes
+from litebert.files import HASHES, check_hashes, unchecked_weights
 from litebert.predict import Adapted, Model
 from litebert.predict.loading import Engine, load_beside
 from litebert.serve.limits import Refused
 from litebert.tasks import Mask, Similarity
 
+LOG = logging.getLogger("litebert.serve")
 NAME = re.compile(r"[\w][\w.-]{0,99}")
 OWN_ENDPOINTS = {
     "classify": "/classify", "few-shot": "/classify", "multilabel": "/classify", "regress": "/classify", "tag": "/tag",
@@ -24,6 +26,7 @@ OWN_ENDPOINTS = {
 }  # fmt: skip
 """Of tasks that have one beside /predict."""
 OF_ENCODERS = ("/v1/embeddings", "/v1/rerank", "/similarity", "/search", "/adapt", "/inside")
+OF_TAUGHT = ("examples", "explain", "download")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +36,8 @@ class Served:
     name: str
     model: Model
     created: int = field(default_factory=lambda: int(time.time()))
+    taught_id: str | None = None
+    """Of one that a client taught, which makes no vectors and cannot be taught from."""
 
     @property
     def task(self) -> str | None:
@@ -47,7 +52,9 @@ class Served:
     def endpoints(self) -> list[str]:
         own = [f"/predict/{self.name}"] if self.task else []
         own += [OWN_ENDPOINTS[self.task]] if self.task in OWN_ENDPOINTS else []
-        return [*own, *OF_ENCODERS]
+        if self.taught_id is None:
+            return [*own, *OF_ENCODERS]
+        return [*own, "/inside", *(f"/adapt/{self.taught_id}/{what}" for what in OF_TAUGHT)]
 
     def record(self) -> dict[str, Any]:
         """As /v1/models says it: OpenAI's fields and ours."""
@@ -73,12 +80,12 @@ class Registry:
             name, path = name_of(given)
             if name in found:
                 raise ConfigError(f"{given}: there is a model {name!r} already; give this one a name: NAME={path}")
-            check_hashes(builtin.folder_of(path))
+            _check_weights(name, builtin.folder_of(path))
             model = load_beside([base_of(one.model) for one in found.values()], path, engine)
             model.albert.requires_grad_(False)
             model.tokenizer.warns = False  # logs quote no texts
-            if isinstance(home := base_of(model).source, Path):
-                check_hashes(home)
+            if isinstance(model, Adapted) and isinstance(home := model.base.source, Path):
+                _check_weights(name, home)
             found[name] = Served(name, model)
         return cls(list(found.values()))
 
@@ -129,6 +136,15 @@ class Registry:
             if suitable := [served for served in all_of_them if served.task in wanted]:
                 return suitable[0]
         return all_of_them[0]
+
+
+def _check_weights(name: str, folder: Path) -> None:
+    """That they are what was saved; where nothing says so, the log does."""
+    check_hashes(folder)
+    is_ours = folder in builtin.FOLDERS.values()  # pip has checked those
+    if (unknown := unchecked_weights(folder)) and not is_ours:
+        remedy = f"no {HASHES} beside them says what they were; load the model and save it again"
+        LOG.warning("unchecked weights", extra={"fields": {"model": name, "files": unknown, "remedy": remedy}})
 
 
 def name_of(given: str) -> tuple[str, str]:

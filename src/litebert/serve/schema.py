@@ -17,8 +17,18 @@ Embeddable = Annotated[
     str | list[str] | list[int] | list[list[int]],
     either("must be a text, a list of texts, a list of token numbers, or a list of such lists"),
 ]
+TEXTS: list[JsonValue] = ["Rain fell on the roof.", "The baker opened at five."]
+EXAMPLES: list[JsonValue] = [
+    {"text": "Rain fell on the roof.", "label": "weather"}, {"text": "Thunder every morning.", "label": "weather"},
+    {"text": "Butter and three eggs.", "label": "food"}, {"text": "Two sandwiches, please.", "label": "food"},
+]  # fmt: skip
 TOP = 100
 MOST_PASSES = 1000
+
+
+def example(**fields: JsonValue) -> ConfigDict:
+    """What /docs offers to send; without a model, so that it works on every server."""
+    return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
 class Request(BaseModel):
@@ -26,6 +36,8 @@ class Request(BaseModel):
 
 
 class PredictRequest(Request):
+    model_config = example(inputs=["The [MASK] opened at five."])
+
     inputs: list[Input] = Field(
         min_length=1, description="Records as `litebert predict` reads them: a text, a pair, or an object."
     )
@@ -34,12 +46,16 @@ class PredictRequest(Request):
 
 
 class FillRequest(Request):
+    model_config = example(text="The [MASK] opened at five.", top=3)
+
     text: Text = Field(min_length=1, description="With [MASK] where a word is missing.")
     top: int = Field(default=5, ge=1, le=TOP)
     model: str | None = ModelName
 
 
 class QuestionRequest(Request):
+    model_config = example(question="When did the baker open?", context="The baker opened at five.")
+
     question: Text = Field(min_length=1)
     context: Text = Field(min_length=1)
     model: str | None = ModelName
@@ -47,6 +63,8 @@ class QuestionRequest(Request):
 
 class TextsRequest(Request):
     """One text, or a list of them."""
+
+    model_config = example(texts=TEXTS)
 
     text: Text | None = Field(default=None, min_length=1)
     texts: list[Text] | None = Field(default=None, min_length=1)
@@ -65,6 +83,8 @@ class TextsRequest(Request):
 
 class SimilarityRequest(Request):
     """All pairs of `texts`, or those of `a` with `b`."""
+
+    model_config = example(texts=TEXTS)
 
     texts: list[Text] | None = Field(default=None, min_length=1)
     a: list[Text] | None = Field(default=None, min_length=1)
@@ -87,6 +107,8 @@ class ForeignRequest(BaseModel):
 class EmbeddingsRequest(ForeignRequest):
     """OpenAI's."""
 
+    model_config = example(input=TEXTS)
+
     input: Embeddable
     model: str | None = ModelName
     encoding_format: Literal["float", "base64"] = "float"
@@ -95,6 +117,8 @@ class EmbeddingsRequest(ForeignRequest):
 
 
 class RerankRequest(Request):
+    model_config = example(query="weather", documents=TEXTS)
+
     query: Text = Field(min_length=1)
     documents: list[Text] = Field(min_length=1)
     model: str | None = ModelName
@@ -105,6 +129,8 @@ class RerankRequest(Request):
 class TeiEmbedRequest(ForeignRequest):
     """text-embeddings-inference's."""
 
+    model_config = example(inputs=TEXTS)
+
     inputs: Embeddable
     normalize: bool = True
     truncate: bool | None = Field(default=None, description="false: refuse texts that are too long; else they are cut.")
@@ -114,6 +140,8 @@ class TeiEmbedRequest(ForeignRequest):
 class TeiRerankRequest(ForeignRequest):
     """text-embeddings-inference's."""
 
+    model_config = example(query="weather", texts=TEXTS)
+
     query: Text = Field(min_length=1)
     texts: list[Text] = Field(min_length=1)
     return_text: bool = False
@@ -121,6 +149,8 @@ class TeiRerankRequest(ForeignRequest):
 
 class TeiTokenizeRequest(ForeignRequest):
     """text-embeddings-inference's."""
+
+    model_config = example(inputs=TEXTS)
 
     inputs: Annotated[str | list[str], either("must be a text, or a list of texts")]
     add_special_tokens: bool = True
@@ -132,6 +162,8 @@ class Example(Request):
 
 
 class TeachRequest(Request):
+    model_config = example(examples=EXAMPLES)
+
     examples: list[Example] = Field(min_length=1)
     model: str | None = ModelName
     label_names: bool | None = Field(
@@ -140,24 +172,34 @@ class TeachRequest(Request):
 
 
 class MoreExamples(Request):
+    model_config = example(examples=EXAMPLES[:1])
+
     examples: list[Example] = Field(min_length=1)
 
 
 class TextRequest(Request):
+    model_config = example(text=TEXTS[0])
+
     text: Text = Field(min_length=1)
 
 
 class InsideRequest(Request):
+    model_config = example(text=TEXTS[0])
+
     text: Text = Field(min_length=1)
     model: str | None = ModelName
 
 
 class ListRequest(Request):
+    model_config = example(texts=TEXTS)
+
     texts: list[Text] = Field(min_length=1)
     model: str | None = ModelName
 
 
 class SearchRequest(Request):
+    model_config = example(query="weather", top=1)
+
     query: Text | None = Field(default=None, min_length=1)
     queries: list[Text] | None = Field(default=None, min_length=1)
     top: int = Field(default=10, ge=1, le=1000)

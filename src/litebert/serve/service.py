@@ -89,8 +89,9 @@ class Service:
         """A model that is served, or one that a client taught."""
         if not name.startswith(TAUGHT):
             return self.registry.get(name)
-        found = await self.engine.aside(self.taught.get, name.removeprefix(TAUGHT))
-        return Served(name, found.adapted)
+        taught_id = name.removeprefix(TAUGHT)
+        found = await self.engine.aside(self.taught.get, taught_id)
+        return Served(name, found.adapted, taught_id=taught_id)
 
     async def close(self) -> None:
         await asyncio.to_thread(self.teacher.close)  # whose threads wait for the event loop

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from litebert.data.batches import Example
 from litebert.predict import Adapted, Model, adapt
@@ -25,6 +24,8 @@ TEACHERS = 2
 """At once; more wait."""
 BASE = "base"
 """The folder of a download that holds the model it was made from, where that is not known by name."""
+PART = 1 << 16
+"""Bytes of a download that are sent at once."""
 
 
 class Queued(Model):
@@ -99,24 +100,29 @@ class Teacher:
             raise
 
 
-def packed(adapted: Adapted, name: str) -> Path:
-    """A zip of its folder, in a folder of its own that the caller deletes; with the model it was made from, unless that
-    is known by name."""
-    place = Path(tempfile.mkdtemp(prefix="litebert-"))
-    try:
-        folder = place / name
+def packed(adapted: Adapted, name: str) -> IO[bytes]:
+    """A zip of its folder, with the model it was made from, unless that is known by name.
+
+    The file has no name on the disk and is gone once it is closed, whoever leaves before that.
+    """
+    archive = tempfile.TemporaryFile(prefix="litebert-")  # noqa: SIM115  # whoever sends it closes it
+    with tempfile.TemporaryDirectory(prefix="litebert-") as place:
+        folder = Path(place) / name
         saved = copy.copy(adapted)
         if not isinstance(adapted.source, str):
             plain(adapted.base).save(folder / BASE)
             saved.source = (folder / BASE).resolve()
         saved.save(folder)
-        archive = place / f"{name}.zip"
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as file:
             for path in sorted(folder.rglob("*")):
                 if path.is_file():
                     file.write(path, path.relative_to(place))
-    except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
-        raise
-    shutil.rmtree(folder)
     return archive
+
+
+def in_parts(file: IO[bytes]) -> Iterator[bytes]:
+    """All of it, from the beginning, and it is closed."""
+    with file:
+        file.seek(0)
+        while part := file.read(PART):
+            yield part
