@@ -105,6 +105,17 @@ def test_pairs_that_are_too_long_are_left_out_and_told(translator: Model) -> Non
     assert task.left_out == ["file, line 3: too long to learn from as one; cut it into sentences"]
 
 
+def test_every_target_that_was_learned_can_be_written(translator: Model) -> None:
+    task = task_of()
+    pair = TranslateInput("Rain", " ".join(PROSE[:2]).upper())
+    (example,) = learned(task, translator, [pair])
+    assert 2 * example.length + task.how.offset == len(example.target) - 1 > 2 * example.length + 10
+    saved, _ = task.to_save(task.head(translator.config))
+    assert Translate.from_settings({"options": saved.options()}).how == task.how
+    learned(same := task_of(), translator, RECORDS[:3])
+    assert same.how == task_of().how
+
+
 def test_characters_that_it_will_never_write_are_told() -> None:
     assert task_of().remarks(RECORDS) == []
     (remark,) = task_of().remarks([*RECORDS, TranslateInput("a", "東京")])

@@ -237,6 +237,7 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
                 continue
             found.append(replace(example, target=np.array(target.ids)))
         self.longest = max((example.length for example in found), default=None)
+        self.how = self.how.with_room_for((example.length, len(example.target) - 1) for example in found)
         self.by_sentence = are_sentences([example.notes.parts[0] for example in found])
         return found
 
