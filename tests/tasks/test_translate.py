@@ -14,6 +14,7 @@ from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.model import Albert
 from litebert.model.search import Search
 from litebert.predict import Model, load
+from litebert.predict.loading import HUB_FILES
 from litebert.recipes._translating import Translating
 from litebert.tasks.translate import Translate, TranslateInput
 from litebert.tokenizer import Tokenizer, train_unigram
@@ -214,6 +215,35 @@ def test_what_cannot_be_read_is_reported_and_copied_where_the_decoder_says_unkno
     assert answer.log_likelihood == pytest.approx(-2.0 / len(ids))
 
 
+def test_no_space_comes_between_a_copied_character_and_the_rest_of_its_word(translator: Model, tmp_path: Path) -> None:
+    translator.save(tmp_path)
+    (tmp_path / "target" / "spiece.model").unlink()  # as somebody has it who has copied the other files
+    task = load(tmp_path).task
+    assert isinstance(task, Translate)
+    tokens = [task.target.token(number) for number in range(task.target.vocab_size)]
+    begins, goes_on = (next(at for at, x in enumerate(tokens[5:], 5) if x.startswith("▁") == how) for how in (1, 0))
+    for number, gap in ((begins, " "), (goes_on, "")):
+        assert _copied(task, translator.tokenizer, "東", [1], [number]) == f"東{gap}{task.target.decode([number])}"
+
+
+def test_pieces_that_go_on_are_marked_in_other_vocabularies(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Regen", "##t", "▁"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    task = task_of(target_tokenizer=tmp_path)
+    assert _copied(task, tokenizer, "東", [1], [5]) == "東 Regen"
+    assert _copied(task, tokenizer, "東", [1], [6]) == "東t"
+
+
+def _copied(task: Translate, tokenizer: Tokenizer, text: str, columns: list[int], after: list[int]) -> str:
+    """What is written of a text where unknown tokens look at these columns, and other tokens follow."""
+    tokenizer.warns = False
+    (example,) = task.features([TranslateInput(text)], tokenizer, 64)
+    ids = [task.target.unk_id] * len(columns) + [*after, task.target.sep_id]
+    looked = [*columns, *[0] * (len(after) + 1)]
+    scores = {"ids": torch.tensor([ids]), "looked_at": torch.tensor([looked]), "log_likelihood": torch.tensor([-1.0])}
+    return task.answer(TranslateInput(text), example, scores).translation
+
+
 def test_too_many_parts_are_refused(translator: Model) -> None:
     with pytest.raises(DataError, match="256 is the most; cut it"):
         translator.predict([PROSE[0] * 300])
@@ -237,6 +267,14 @@ def test_scores_are_those_of_sacrebleu(translator: Model) -> None:
 
 
 # Folders
+
+
+def test_the_hub_is_asked_for_all_of_the_vocabulary(translator: Model, tmp_path: Path) -> None:
+    hub = peer("huggingface_hub.utils")
+    translator.save(tmp_path)
+    files = {f"target/{file.name}" for file in (tmp_path / "target").iterdir()}
+    assert "target/spiece.model" in files
+    assert set(hub.filter_repo_objects(files, allow_patterns=HUB_FILES)) == files
 
 
 def test_a_folder_is_read_again_with_its_vocabulary(translator: Model, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from litebert.tokenizer.training import train_unigram
 
 TARGET_FOLDER = "target"
 """In the model's folder: the vocabulary of what it writes."""
+GOES_ON = "##"
+"""Before pieces of a word that are not its first, in vocabularies such as BERT's."""
 MOST_PARTS = 256  # of one text
 MOST_TARGET_TOKENS = 512  # of one translation to learn from
 
@@ -291,7 +294,8 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
             pairs = list(run)
             if not unknown:
                 gap = " " if text and self._begins_word(pairs[0][0]) else ""
-                text += gap + self.target.decode([number for number, _ in pairs])
+                said = self.target.decode([number for number, _ in pairs])
+                text += gap + (said if self._marks_beginnings else said.removeprefix(GOES_ON))
                 continue
             for column in dict.fromkeys(column for _, column in pairs):
                 start, end = offsets[column]
@@ -301,7 +305,13 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
 
     def _begins_word(self, number: int) -> bool:
         token = self.target.token(number)
-        return token.startswith("▁") or (self.target.spiece is None and not token.startswith("##"))
+        return token.startswith("▁") if self._marks_beginnings else not token.startswith(GOES_ON)
+
+    @cached_property
+    def _marks_beginnings(self) -> bool:
+        """Does the vocabulary mark where words begin (▁), as SentencePiece does, or where they go on?"""
+        tokens = [self.target.token(number) for number in range(self.target.vocab_size)]
+        return sum(token.startswith("▁") for token in tokens) > sum(token.startswith(GOES_ON) for token in tokens)
 
     def to_save(self, head: nn.Module) -> tuple[Translate, nn.Module]:
         made = Translate(self.shape, self.how, self.target, self.longest, self.by_sentence, self.label_smoothing)
