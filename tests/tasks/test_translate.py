@@ -176,11 +176,31 @@ def test_what_learned_from_sentences_translates_them_one_by_one(translator: Mode
             assert [example.notes.parts for example in examples] == parts
 
 
-def test_a_text_of_nothing_has_an_answer(translator: Model) -> None:
+@pytest.mark.parametrize("by_sentence", [True, False])
+def test_a_text_of_nothing_has_no_words_in_its_translation(translator: Model, by_sentence: bool) -> None:
     task = translator.task
     assert isinstance(task, Translate)
-    task.by_sentence = True
-    assert len(translator.predict(["", " \n ", "...\n!"])) == 3
+    task.by_sentence = by_sentence
+    for task.longest in (None, 20):
+        nothing, blank, _ = translator.predict(["", " \n ", "...\n!"])
+        assert nothing.translation == blank.translation == ""
+        assert nothing.log_likelihood == 0
+
+
+@pytest.mark.parametrize("by_sentence", [True, False])
+def test_lines_stay_lines(translator: Model, by_sentence: bool) -> None:
+    task = translator.task
+    assert isinstance(task, Translate)
+    task.longest, task.by_sentence = 30, by_sentence
+    lines = ["Rain fell on the roof", "", "The baker", "It fell again."]
+    alone = [answer.translation for answer in translator.predict(lines)]
+    assert all(alone[at] for at in (0, 2, 3))
+    (together,) = translator.predict(["\n".join(lines)])
+    assert together.translation == "\n".join(alone)
+
+
+def test_pairs_of_several_lines_are_learned_from(translator: Model) -> None:
+    assert len(learned(task_of(), translator, [TranslateInput("Rain fell\non the roof", "RAIN")])) == 1
 
 
 def test_no_word_is_lost_where_a_sentence_is_cut(tokenizer: Tokenizer) -> None:
@@ -244,9 +264,47 @@ def _copied(task: Translate, tokenizer: Tokenizer, text: str, columns: list[int]
     return task.answer(TranslateInput(text), example, scores).translation
 
 
-def test_too_many_parts_are_refused(translator: Model) -> None:
-    with pytest.raises(DataError, match="256 is the most; cut it"):
-        translator.predict([PROSE[0] * 300])
+def test_nothing_is_copied_from_the_frame(translator: Model) -> None:
+    task = translator.task
+    assert isinstance(task, Translate)
+    examples = task.features([TranslateInput(text) for text in PROSE[:6]], translator.tokenizer, 64)
+    with torch.no_grad():
+        scores = task.scores(translator.albert, collate(examples, 0))
+    for example, ids, looked in zip(examples, scores["ids"].tolist(), scores["looked_at"].tolist(), strict=True):
+        columns = set(looked[: ids.index(task.target.sep_id) + 1])
+        assert columns <= set(range(1, example.length - 1))
+
+
+@pytest.mark.parametrize("column", [3, 4])  # the space before it, and itself
+def test_a_character_is_copied_by_its_space_too(translator: Model, column: int) -> None:
+    task = translator.task
+    assert isinstance(task, Translate)
+    assert task.features([TranslateInput("rain 東京 map")], translator.tokenizer, 64)[0].sequences[0].offsets[3] == (
+        5,
+        5,
+    )
+    assert _copied(task, translator.tokenizer, "rain 東京 map", [2, column], []) == "rain 東京"
+
+
+def test_where_nothing_can_be_copied_there_is_no_space(translator: Model) -> None:
+    task = translator.task
+    assert isinstance(task, Translate)
+    begins = next(
+        at for at in range(5, task.target.vocab_size) if task.target.token(at)[:1] == "▁" != task.target.token(at)
+    )
+    (example,) = task.features([TranslateInput("\u200b")], translator.tokenizer, 64)
+    ids = [begins, task.target.unk_id, begins, task.target.sep_id]
+    scores = {"ids": torch.tensor([ids]), "looked_at": torch.zeros(1, 4, dtype=int), "log_likelihood": torch.zeros(1)}
+    word = task.target.decode([begins])
+    assert task.answer(TranslateInput("\u200b"), example, scores).translation == f"{word} {word}"
+
+
+def test_a_text_of_very_many_sentences_is_translated(translator: Model) -> None:
+    task = translator.task
+    assert isinstance(task, Translate)
+    task.how, task.by_sentence = Search(1, 1.0, 0), True
+    many, other = translator.predict(["Rain. " * 300, "Rain."])
+    assert many.translation == " ".join([other.translation] * 300)
 
 
 def test_scores_are_those_of_sacrebleu(translator: Model) -> None:

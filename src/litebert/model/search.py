@@ -71,14 +71,17 @@ class Found:
 
 @torch.no_grad()
 def search(
-    decoder: Writer, memory: Tensor, real: Tensor, begin: int, end: int, how: Search, banned: tuple[int, ...] = ()
-) -> Found:
-    """Write targets for the sources in `memory`, (S, L, D). `banned` tokens are never written.
+    decoder: Writer, memory: Tensor, real: Tensor, begin: int, end: int, how: Search, banned: tuple[int, ...] = (),
+    text: Tensor | None = None,
+) -> Found:  # fmt: skip
+    """Write targets for the sources in `memory`, (S, L, D). `banned` tokens are never written. Only columns of `text`,
+    (S, L), count as looked at; by default all that are real.
 
     A source is done when as many targets have ended as there are beams, or when they are twice as long as it and
     `how.offset` more; it then leaves the batch, so that the others go on faster.
     """
     sources, beams, device = len(real), min(how.beams, decoder.config.vocab_size - 1), memory.device
+    text = real if text is None else text
     limits = 2 * real.sum(1) + how.offset  # (S,)
     longest = int(limits.max())
     rows = torch.arange(sources, device=device).repeat_interleave(beams)
@@ -101,7 +104,8 @@ def search(
         source = torch.arange(len(left), device=device)[:, None]
         written_now, looked_now = written[source, beam].clone(), looked[source, beam].clone()
         written_now[:, :, place] = token
-        looked_now[:, :, place] = looks.argmax(-1).view(len(left), beams)[source, beam]
+        looks = looks.view(len(left), beams, -1).masked_fill(~text[left, None], -math.inf)
+        looked_now[:, :, place] = looks.argmax(-1)[source, beam]
         ends = (token == end) & best.isfinite()
         ends[:, beams:] = False  # an end below the beams would not have been followed either
         done.take(left, best.where(ends, -math.inf), best / how.penalty(place + 1), written_now, looked_now)
