@@ -82,6 +82,7 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
     head_name = "translate"
     metric = "bleu"
     least_epochs = 20
+    own_depths = True
     head_rate = 10.0  # it begins from nothing, beside an encoder that has read much
 
     def __init__(
