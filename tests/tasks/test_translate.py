@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -352,3 +353,33 @@ def test_a_folder_is_read_again_with_its_vocabulary(translator: Model, tmp_path:
     other.save(tmp_path / "target")
     with pytest.raises(CheckpointError, match="do not belong together"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value"),
+    [
+        ("decoder", "layers", 1.0),
+        ("decoder", "reading_layers", True),
+        ("decoder", "vocab_size", "120"),
+        ("decoder", "hidden_size", 16.0),
+        ("decoder", "heads", 4.0),
+        ("decoder", "depths", [1.5]),
+        ("decoder", "dropout", "x"),
+        ("search", "beams", 5.0),
+        ("search", "offset", 10.5),
+        ("search", "length_penalty", None),
+        ("", "longest", "x"),
+        ("", "search", 7),
+    ],
+)
+def test_a_damaged_folder_is_told_in_one_line(
+    translator: Model, tmp_path: Path, where: str, name: str, value: object
+) -> None:
+    translator.save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    found = [one["options"] for one in (config, *config.values()) if isinstance(one, dict) and "options" in one]
+    (found[0][where] if where else found[0])[name] = value
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"says of the decoder what it cannot be .*; save it again") as told:
+        load(tmp_path)
+    assert "\n" not in str(told.value)

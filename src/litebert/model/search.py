@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from litebert.errors import ConfigError
-from litebert.model.decoder import Cache, DecoderConfig
+from litebert.model.decoder import Cache, DecoderConfig, check_whole
 
 MOST_BEAMS, MOST_OFFSET = 64, 4096
 
@@ -41,6 +41,8 @@ class Search:
     """A target ends at the latest when it has so many tokens more than twice its source."""
 
     def __post_init__(self) -> None:
+        check_whole("beams", self.beams)
+        check_whole("offset", self.offset)
         if not 1 <= self.beams <= MOST_BEAMS:
             raise ConfigError(f"beams={self.beams} must lie between 1, which is greedy, and {MOST_BEAMS}")
         if not 0 <= self.length_penalty <= 10:

@@ -24,7 +24,7 @@ from litebert.data.parallel import is_lines, lines_of, read_pairs, sides_of, tar
 from litebert.data.parts import STOP_INSIDE, are_sentences, parts_of
 from litebert.errors import CheckpointError, ConfigError, DataError, require_extra
 from litebert.model import Albert, AlbertConfig, HeadKind
-from litebert.model.decoder import Decoder, DecoderConfig
+from litebert.model.decoder import Decoder, DecoderConfig, check_whole
 from litebert.model.search import Search, Writer, search
 from litebert.tasks.base import Judgement, Scores, TrainableTask, checked_options, states_of, symmetric_divergence
 from litebert.tokenizer import Tokenizer
@@ -117,6 +117,8 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
         try:
             how = Search(**options["search"])
             longest, shape = options.get("longest"), dict(options["decoder"])
+            if longest is not None:
+                check_whole("longest", longest)
             DecoderConfig(**shape | {"depths": tuple(shape["depths"])})
         except (ConfigError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
