@@ -12,9 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from litebert.model.search import Search
+from litebert.model.search import Search, search
 from litebert.predict import load
 from litebert.recipes import _finetuning_plan, _frozen
+from litebert.tasks import translate
 from litebert.tokenizer import train_unigram
 from tests.conftest import peer
 from tests.recipes.conftest import QUICK, Flow, litebert, once
@@ -161,6 +162,44 @@ def test_a_run_is_not_resumed_with_another_vocabulary(
     capsys.readouterr()
     assert litebert("finetune", *given, "--resume") == 2
     assert f"content of {vocabulary}" in capsys.readouterr().err.replace("\n", "")
+
+
+def test_every_setting_of_the_decoder_reaches_the_model(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dropout and the smoothing of learning, the rate of the decoder, its sharing, and the search."""
+    train = write_pairs(tmp_path, "train", 20, 0)
+    searched: list[int] = []
+    monkeypatch.setattr(
+        translate, "search", lambda *given, real=search: searched.append(given[5].beams) or real(*given)
+    )
+
+    def weights(name: str, *given: object, rate: float | None = None) -> torch.Tensor:
+        with monkeypatch.context() as patch:
+            if rate is not None:
+                patch.setattr(translate.Translate, "head_rate", rate)
+            assert litebert(
+                "finetune", "--task", "translate", "--model", flow.pretrained, "--train", train, "--out",
+                tmp_path / name, "--epochs", 1, "--batch-size", 8, "--freeze-encoder", "--device", "cpu", *SMALL,
+                *given,
+            ) == 0  # fmt: skip
+        return load_file(tmp_path / name / "model.safetensors")["litebert_heads.translate.words.weight"]
+
+    usual = weights("usual")
+    assert set(searched) == {1}
+    for name, given, rate in (
+        ("dropout", ("--decoder-dropout", 0.5), None),
+        ("smoothing", ("--label-smoothing", 0.4), None),
+        ("rate", (), 1.0),
+    ):
+        assert not torch.equal(usual, weights(name, *given, rate=rate))
+    weights("search", "--beams", 3, "--length-penalty", 0.5, "--decoder-layers", 2, "--decoder-sharing", "all")
+    model = load(tmp_path / "search")
+    searched.clear()
+    model.predict(["rain"])
+    assert searched == [3]
+    assert model.task.how == Search(3, 0.5)  # type: ignore[union-attr]
+    assert len(model.albert.heads["translate"].writing) == 1  # type: ignore[arg-type]
 
 
 def test_fewer_passes_are_refused(taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,6 +100,42 @@ def test_smoothing_changes_the_loss(translator: Model) -> None:
     assert losses[0] != losses[1]
 
 
+def test_what_finetune_is_told_shapes_the_task(model: Model, translator: Model) -> None:
+    """Every setting that is passed on counts."""
+    batch = collate(learned(task := task_of(), translator, RECORDS[:3]), 0)
+    scores = task.scores(translator.albert, batch)
+    usual, plain, more = (task_of(**x).loss(scores, batch).item() for x in ({}, *_smoothings(0.0, 0.3)))
+    assert plain != usual != more
+    assert usual == pytest.approx(task_of(label_smoothing=0.1).loss(scores, batch).item())
+    assert task_of(beams=3, length_penalty=0.5).how == Search(3, 0.5)
+    shared, apart = (task_of(decoder_sharing=how).head(model.config) for how in ("all", "none"))
+    assert (len(shared.writing), len(apart.writing)) == (1, 2)
+    dropped: Any = task_of(decoder_dropout=0.7).head(model.config)
+    assert {part.p for part in dropped.modules() if isinstance(part, torch.nn.Dropout)} == {0.7}
+
+
+def _smoothings(*values: float) -> list[dict[str, float]]:
+    return [{"label_smoothing": value} for value in values]
+
+
+def test_epochs_are_compared_greedily_and_the_finished_model_follows_beams(translator: Model) -> None:
+    task, decoder = translator.task, translator.albert.heads["translate"]
+    assert isinstance(task, Translate)
+
+    def found(how: Search, ending: float, validating: bool = False) -> list[Any]:
+        task.how, task.validating = how, validating
+        with torch.no_grad():
+            decoder.bias[task.target.sep_id] = ending  # type: ignore[index]
+        return translator.predict(PROSE[:6])
+
+    greedy, beams = (found(Search(count, 1.0), ending=2) for count in (1, 5))
+    assert greedy != beams
+    assert found(Search(5, 1.0), ending=2, validating=True) == greedy
+    assert found(Search(5, 1.0), ending=4) != found(Search(5, 9.0), ending=4)
+    assert task_of().validating
+    assert not task_of().to_save(torch.nn.Identity())[0].validating
+
+
 def test_pairs_that_are_too_long_are_left_out_and_told(translator: Model) -> None:
     task = task_of()
     records = [*RECORDS[:2], TranslateInput(PROSE[0] * 20, "RAIN", "file, line 3")]
