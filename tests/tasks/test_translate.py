@@ -301,9 +301,17 @@ def _copied(task: Translate, tokenizer: Tokenizer, text: str, columns: list[int]
     return task.answer(TranslateInput(text), example, scores).translation
 
 
-def test_nothing_is_copied_from_the_frame(translator: Model) -> None:
-    task = translator.task
+def test_nothing_is_copied_from_the_frame(translator: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, decoder = translator.task, translator.albert.heads["translate"]
     assert isinstance(task, Translate)
+    step: Any = decoder.step
+
+    def looks_at_the_frame(ids: torch.Tensor, cache: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        scores, looks = step(ids, cache)
+        ends = (cache.unseen[:, 0, 0] == 0).sum(1, keepdim=True) - 1
+        return scores, looks.scatter(1, ends, 2.0).index_fill(1, torch.tensor([0]), 3.0)
+
+    monkeypatch.setattr(decoder, "step", looks_at_the_frame)
     examples = task.features([TranslateInput(text) for text in PROSE[:6]], translator.tokenizer, 64)
     with torch.no_grad():
         scores = task.scores(translator.albert, collate(examples, 0))
