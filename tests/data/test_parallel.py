@@ -42,6 +42,19 @@ def test_of_several_languages_one_must_be_named(tmp_path: Path) -> None:
         target_of(tmp_path / "train", Source())
 
 
+def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+    for path in (tmp_path / "none" / "train.en", tmp_path / "train.en"):
+        with pytest.raises(DataError, match=r"train.en: cannot be read \(.*\); check the path"):
+            pairs(path)
+
+
+@pytest.mark.parametrize("wanted", ["a/b", "../de", "/de"])
+def test_a_language_is_not_a_path(tmp_path: Path, wanted: str) -> None:
+    (tmp_path / "train.en").write_text("one\n", encoding="utf-8")
+    with pytest.raises(DataError, match="must be a language, such as de"):
+        pairs(tmp_path / "train.en", f"target={wanted}")
+
+
 def test_files_that_do_not_keep_step_are_refused(tmp_path: Path) -> None:
     (tmp_path / "train.en").write_text("one\ntwo\n", encoding="utf-8")
     (tmp_path / "train.de").write_text("eins\n", encoding="utf-8")

@@ -72,6 +72,29 @@ def test_every_layer_and_depth_changes_what_is_said(one: dict[str, object], othe
     assert not torch.allclose(said(one), said(other))
 
 
+@pytest.mark.parametrize("part", ["memory", "words", "self-attention", "source", "widening"])
+def test_every_part_is_dropped_from_while_it_learns(part: str) -> None:
+    states, real = sources()
+    hidden, ids = torch.randn(3, 5, 16), torch.ones(3, 4, dtype=torch.long)
+
+    def said(decoder: Decoder) -> torch.Tensor:
+        layer, unseen = decoder.writers()[0], torch.zeros(3, 1, 1, 5)
+        if part == "memory":
+            return decoder.memory(states, real)
+        if part == "words":
+            return decoder.embed(ids)
+        if part == "self-attention":
+            return layer.self_attention(hidden, unseen)
+        if part == "source":
+            return layer.source_attention(hidden, layer.keys_of(hidden), unseen)[0]
+        return layer.feed_forward(hidden)
+
+    for dropout, alike in ((0.0, True), (0.3, False)):
+        decoder = make(dropout=dropout, reading_layers=0).train()
+        assert torch.equal(said(decoder), said(decoder)) == alike
+        assert torch.equal(said(decoder.eval()), said(decoder))
+
+
 def test_shared_layers_stand_once_and_the_table_is_also_the_output() -> None:
     shared, apart = (sum(p.numel() for p in make(sharing=how).parameters()) for how in ("all", "none"))
     assert shared < apart / 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -68,9 +70,28 @@ def test_a_length_penalty_makes_targets_longer() -> None:
     assert lengths[0] < lengths[1]
 
 
+@pytest.mark.parametrize("offset", [0, 3, 30])
+def test_a_target_ends_when_it_is_twice_as_long_as_its_source_and_some(offset: int) -> None:
+    decoder, memory, real = made(0)
+    with torch.no_grad():
+        decoder.bias[END] = -99.0  # it would never end
+    found = search(decoder, memory, real, BEGIN, END, Search(2, 1.0, offset))
+    assert (found.ids != END).sum(1).tolist() == [2 * length + offset - 1 for length in LENGTHS]
+
+
+def test_there_is_room_for_what_was_learned_and_never_less() -> None:
+    assert Search(2, 1.0).with_room_for([(4, 41), (30, 60)]) == Search(2, 1.0, 33)
+    assert Search(2, 1.0).with_room_for([(4, 5)]) == Search(2, 1.0).with_room_for([]) == Search(2, 1.0)
+
+
 @pytest.mark.parametrize(
-    ("settings", "said"), [((0, 1.0), "beams=0 must lie between 1"), ((5, -1.0), "length_penalty=-1.0")]
+    ("settings", "said"),
+    [
+        ((0, 1.0), "beams=0 must lie between 1"),
+        ((5, -1.0), "length_penalty=-1.0"),
+        ((5, 1.0, -1), "offset=-1 must lie between 0"),
+    ],
 )
-def test_impossible_searches_are_refused(settings: tuple[int, float], said: str) -> None:
+def test_impossible_searches_are_refused(settings: tuple[Any, ...], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Search(*settings)

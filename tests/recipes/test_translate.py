@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from litebert.model.search import Search
+from litebert.model.search import Search, search
 from litebert.predict import load
 from litebert.recipes import _finetuning_plan, _frozen
+from litebert.tasks import translate
+from litebert.tokenizer import train_unigram
 from tests.conftest import peer
 from tests.recipes.conftest import QUICK, Flow, litebert, once
 
@@ -139,6 +142,74 @@ def test_a_run_is_not_resumed_with_other_targets(
     assert "train.de" in capsys.readouterr().err
 
 
+def test_a_run_is_not_resumed_with_another_vocabulary(
+    flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train, out, vocabulary = write_pairs(tmp_path, "train", 20, 0), tmp_path / "out", tmp_path / "vocabulary"
+    words = " ".join(WORDS.values())
+    swapped = words.translate(str.maketrans("RgDoBt", "gRoDtB"))
+    one, other = (train_unigram([text] * 20, 64, lowercase=False) for text in (words, swapped))
+    assert one.vocab_size == other.vocab_size
+    one.save(vocabulary)
+    given = (
+        "--task", "translate", "--model", flow.pretrained, "--train", train, "--out", out, "--epochs", 1, *SMALL[:-2],
+        "--target-tokenizer", vocabulary,
+    )  # fmt: skip
+    assert litebert("finetune", *given) == 0
+    (out / "finished.json").unlink()  # as if it had been stopped
+    shutil.rmtree(vocabulary)
+    other.save(vocabulary)
+    capsys.readouterr()
+    assert litebert("finetune", *given, "--resume") == 2
+    assert f"content of {vocabulary}" in capsys.readouterr().err.replace("\n", "")
+
+
+def test_every_setting_of_the_decoder_reaches_the_model(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dropout and the smoothing of learning, the rate of the decoder, its sharing, and the search."""
+    train = write_pairs(tmp_path, "train", 20, 0)
+    searched: list[int] = []
+    monkeypatch.setattr(
+        translate, "search", lambda *given, real=search: searched.append(given[5].beams) or real(*given)
+    )
+
+    def weights(name: str, *given: object, rate: float | None = None) -> torch.Tensor:
+        with monkeypatch.context() as patch:
+            if rate is not None:
+                patch.setattr(translate.Translate, "head_rate", rate)
+            assert litebert(
+                "finetune", "--task", "translate", "--model", flow.pretrained, "--train", train, "--out",
+                tmp_path / name, "--epochs", 1, "--batch-size", 8, "--freeze-encoder", "--device", "cpu", *SMALL,
+                *given,
+            ) == 0  # fmt: skip
+        return load_file(tmp_path / name / "model.safetensors")["litebert_heads.translate.words.weight"]
+
+    usual = weights("usual")
+    assert set(searched) == {1}
+    for name, given, rate in (
+        ("dropout", ("--decoder-dropout", 0.5), None),
+        ("smoothing", ("--label-smoothing", 0.4), None),
+        ("rate", (), 1.0),
+    ):
+        assert not torch.equal(usual, weights(name, *given, rate=rate))
+    weights("search", "--beams", 3, "--length-penalty", 0.5, "--decoder-layers", 2, "--decoder-sharing", "all")
+    model = load(tmp_path / "search")
+    searched.clear()
+    model.predict(["rain"])
+    assert searched == [3]
+    assert model.task.how == Search(3, 0.5)  # type: ignore[union-attr]
+    assert len(model.albert.heads["translate"].writing) == 1  # type: ignore[arg-type]
+
+
+def test_fewer_passes_are_refused(taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.jsonl"
+    given = ("--model", taught / "model", "--input", taught / "valid.en", "--output", out)
+    assert litebert("predict", *given, "--passes", 1) == 2
+    assert "passes=1: translate reads at depths that it has learned; leave it out" in capsys.readouterr().err
+    assert not out.exists()
+
+
 @pytest.mark.parametrize("limit", [1 << 30, 0])
 def test_a_frozen_encoder_is_asked_once_if_there_is_room(
     flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, capsys: pytest.CaptureFixture[str]
@@ -167,6 +238,9 @@ def test_a_frozen_encoder_is_asked_once_if_there_is_room(
         (("--freeze-encoder", "--lora", 8), "freeze_encoder leaves nothing for lora"),
         (("--task", "translate", "--decoder-heads", 5), "multiple of its 5 heads"),
         (("--task", "translate", "--beams", 0), "beams=0 must lie between 1"),
+        (("--task", "translate", "--train", "/none/train.en"), "/none/train.en: cannot be read"),
+        (("--task", "translate", "--columns", "target=a/b"), "target='a/b' must be a language"),
+        (("--task", "translate", "--mix", "translate=x.en"), "translate is not learned beside another task"),
     ],
 )
 def test_what_does_not_fit_is_refused(

@@ -270,3 +270,11 @@ def test_attention_is_that_of_transformers(client: Any, folders: dict[str, Path]
     last = litebert.load(folders["classify"]).predict([TEXTS[1]])[0]
     assert told[-1]["answer"]["probabilities"] == pytest.approx(last.probabilities, abs=1e-5)
     assert client.post("/inside", json={"text": "the " * 80}).status_code == 400
+
+
+def test_a_translator_has_no_answers_after_fewer_passes(client: Any) -> None:
+    told = client.post("/predict/translate", json={"inputs": [TEXTS[0]], "passes": 1})
+    assert (told.status_code, told.json()["error"]["message"]) == (
+        400, "passes=1: translate reads at depths that it has learned; leave it out",
+    )  # fmt: skip
+    assert client.post("/inside", json={"text": TEXTS[0], "model": "translate"}).json()["by_depth"] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.model import Albert
 from litebert.model.search import Search
 from litebert.predict import Model, load
+from litebert.predict.loading import HUB_FILES
 from litebert.recipes._translating import Translating
 from litebert.tasks.translate import Translate, TranslateInput
 from litebert.tokenizer import Tokenizer, train_unigram
@@ -98,11 +100,58 @@ def test_smoothing_changes_the_loss(translator: Model) -> None:
     assert losses[0] != losses[1]
 
 
+def test_what_finetune_is_told_shapes_the_task(model: Model, translator: Model) -> None:
+    """Every setting that is passed on counts."""
+    batch = collate(learned(task := task_of(), translator, RECORDS[:3]), 0)
+    scores = task.scores(translator.albert, batch)
+    usual, plain, more = (task_of(**x).loss(scores, batch).item() for x in ({}, *_smoothings(0.0, 0.3)))
+    assert plain != usual != more
+    assert usual == pytest.approx(task_of(label_smoothing=0.1).loss(scores, batch).item())
+    assert task_of(beams=3, length_penalty=0.5).how == Search(3, 0.5)
+    shared, apart = (task_of(decoder_sharing=how).head(model.config) for how in ("all", "none"))
+    assert (len(shared.writing), len(apart.writing)) == (1, 2)
+    dropped: Any = task_of(decoder_dropout=0.7).head(model.config)
+    assert {part.p for part in dropped.modules() if isinstance(part, torch.nn.Dropout)} == {0.7}
+
+
+def _smoothings(*values: float) -> list[dict[str, float]]:
+    return [{"label_smoothing": value} for value in values]
+
+
+def test_epochs_are_compared_greedily_and_the_finished_model_follows_beams(translator: Model) -> None:
+    task, decoder = translator.task, translator.albert.heads["translate"]
+    assert isinstance(task, Translate)
+
+    def found(how: Search, ending: float, validating: bool = False) -> list[Any]:
+        task.how, task.validating = how, validating
+        with torch.no_grad():
+            decoder.bias[task.target.sep_id] = ending  # type: ignore[index]
+        return translator.predict(PROSE[:6])
+
+    greedy, beams = (found(Search(count, 1.0), ending=2) for count in (1, 5))
+    assert greedy != beams
+    assert found(Search(5, 1.0), ending=2, validating=True) == greedy
+    assert found(Search(5, 1.0), ending=4) != found(Search(5, 9.0), ending=4)
+    assert task_of().validating
+    assert not task_of().to_save(torch.nn.Identity())[0].validating
+
+
 def test_pairs_that_are_too_long_are_left_out_and_told(translator: Model) -> None:
     task = task_of()
     records = [*RECORDS[:2], TranslateInput(PROSE[0] * 20, "RAIN", "file, line 3")]
     assert len(learned(task, translator, records)) == 2
     assert task.left_out == ["file, line 3: too long to learn from as one; cut it into sentences"]
+
+
+def test_every_target_that_was_learned_can_be_written(translator: Model) -> None:
+    task = task_of()
+    pair = TranslateInput("Rain", " ".join(PROSE[:2]).upper())
+    (example,) = learned(task, translator, [pair])
+    assert 2 * example.length + task.how.offset == len(example.target) - 1 > 2 * example.length + 10
+    saved, _ = task.to_save(task.head(translator.config))
+    assert Translate.from_settings({"options": saved.options()}).how == task.how
+    learned(same := task_of(), translator, RECORDS[:3])
+    assert same.how == task_of().how
 
 
 def test_characters_that_it_will_never_write_are_told() -> None:
@@ -164,11 +213,31 @@ def test_what_learned_from_sentences_translates_them_one_by_one(translator: Mode
             assert [example.notes.parts for example in examples] == parts
 
 
-def test_a_text_of_nothing_has_an_answer(translator: Model) -> None:
+@pytest.mark.parametrize("by_sentence", [True, False])
+def test_a_text_of_nothing_has_no_words_in_its_translation(translator: Model, by_sentence: bool) -> None:
     task = translator.task
     assert isinstance(task, Translate)
-    task.by_sentence = True
-    assert len(translator.predict(["", " \n ", "...\n!"])) == 3
+    task.by_sentence = by_sentence
+    for task.longest in (None, 20):
+        nothing, blank, _ = translator.predict(["", " \n ", "...\n!"])
+        assert nothing.translation == blank.translation == ""
+        assert nothing.log_likelihood == 0
+
+
+@pytest.mark.parametrize("by_sentence", [True, False])
+def test_lines_stay_lines(translator: Model, by_sentence: bool) -> None:
+    task = translator.task
+    assert isinstance(task, Translate)
+    task.longest, task.by_sentence = 30, by_sentence
+    lines = ["Rain fell on the roof", "", "The baker", "It fell again."]
+    alone = [answer.translation for answer in translator.predict(lines)]
+    assert all(alone[at] for at in (0, 2, 3))
+    (together,) = translator.predict(["\n".join(lines)])
+    assert together.translation == "\n".join(alone)
+
+
+def test_pairs_of_several_lines_are_learned_from(translator: Model) -> None:
+    assert len(learned(task_of(), translator, [TranslateInput("Rain fell\non the roof", "RAIN")])) == 1
 
 
 def test_no_word_is_lost_where_a_sentence_is_cut(tokenizer: Tokenizer) -> None:
@@ -203,9 +272,84 @@ def test_what_cannot_be_read_is_reported_and_copied_where_the_decoder_says_unkno
     assert answer.log_likelihood == pytest.approx(-2.0 / len(ids))
 
 
-def test_too_many_parts_are_refused(translator: Model) -> None:
-    with pytest.raises(DataError, match="256 is the most; cut it"):
-        translator.predict([PROSE[0] * 300])
+def test_no_space_comes_between_a_copied_character_and_the_rest_of_its_word(translator: Model, tmp_path: Path) -> None:
+    translator.save(tmp_path)
+    (tmp_path / "target" / "spiece.model").unlink()  # as somebody has it who has copied the other files
+    task = load(tmp_path).task
+    assert isinstance(task, Translate)
+    tokens = [task.target.token(number) for number in range(task.target.vocab_size)]
+    begins, goes_on = (next(at for at, x in enumerate(tokens[5:], 5) if x.startswith("▁") == how) for how in (1, 0))
+    for number, gap in ((begins, " "), (goes_on, "")):
+        assert _copied(task, translator.tokenizer, "東", [1], [number]) == f"東{gap}{task.target.decode([number])}"
+
+
+def test_pieces_that_go_on_are_marked_in_other_vocabularies(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Regen", "##t", "▁"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    task = task_of(target_tokenizer=tmp_path)
+    assert _copied(task, tokenizer, "東", [1], [5]) == "東 Regen"
+    assert _copied(task, tokenizer, "東", [1], [6]) == "東t"
+
+
+def _copied(task: Translate, tokenizer: Tokenizer, text: str, columns: list[int], after: list[int]) -> str:
+    """What is written of a text where unknown tokens look at these columns, and other tokens follow."""
+    tokenizer.warns = False
+    (example,) = task.features([TranslateInput(text)], tokenizer, 64)
+    ids = [task.target.unk_id] * len(columns) + [*after, task.target.sep_id]
+    looked = [*columns, *[0] * (len(after) + 1)]
+    scores = {"ids": torch.tensor([ids]), "looked_at": torch.tensor([looked]), "log_likelihood": torch.tensor([-1.0])}
+    return task.answer(TranslateInput(text), example, scores).translation
+
+
+def test_nothing_is_copied_from_the_frame(translator: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, decoder = translator.task, translator.albert.heads["translate"]
+    assert isinstance(task, Translate)
+    step: Any = decoder.step
+
+    def looks_at_the_frame(ids: torch.Tensor, cache: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        scores, looks = step(ids, cache)
+        ends = (cache.unseen[:, 0, 0] == 0).sum(1, keepdim=True) - 1
+        return scores, looks.scatter(1, ends, 2.0).index_fill(1, torch.tensor([0]), 3.0)
+
+    monkeypatch.setattr(decoder, "step", looks_at_the_frame)
+    examples = task.features([TranslateInput(text) for text in PROSE[:6]], translator.tokenizer, 64)
+    with torch.no_grad():
+        scores = task.scores(translator.albert, collate(examples, 0))
+    for example, ids, looked in zip(examples, scores["ids"].tolist(), scores["looked_at"].tolist(), strict=True):
+        columns = set(looked[: ids.index(task.target.sep_id) + 1])
+        assert columns <= set(range(1, example.length - 1))
+
+
+@pytest.mark.parametrize("column", [3, 4])  # the space before it, and itself
+def test_a_character_is_copied_by_its_space_too(translator: Model, column: int) -> None:
+    task = translator.task
+    assert isinstance(task, Translate)
+    assert task.features([TranslateInput("rain 東京 map")], translator.tokenizer, 64)[0].sequences[0].offsets[3] == (
+        5,
+        5,
+    )
+    assert _copied(task, translator.tokenizer, "rain 東京 map", [2, column], []) == "rain 東京"
+
+
+def test_where_nothing_can_be_copied_there_is_no_space(translator: Model) -> None:
+    task = translator.task
+    assert isinstance(task, Translate)
+    begins = next(
+        at for at in range(5, task.target.vocab_size) if task.target.token(at)[:1] == "▁" != task.target.token(at)
+    )
+    (example,) = task.features([TranslateInput("\u200b")], translator.tokenizer, 64)
+    ids = [begins, task.target.unk_id, begins, task.target.sep_id]
+    scores = {"ids": torch.tensor([ids]), "looked_at": torch.zeros(1, 4, dtype=int), "log_likelihood": torch.zeros(1)}
+    word = task.target.decode([begins])
+    assert task.answer(TranslateInput("\u200b"), example, scores).translation == f"{word} {word}"
+
+
+def test_a_text_of_very_many_sentences_is_translated(translator: Model) -> None:
+    task = translator.task
+    assert isinstance(task, Translate)
+    task.how, task.by_sentence = Search(1, 1.0, 0), True
+    many, other = translator.predict(["Rain. " * 300, "Rain."])
+    assert many.translation == " ".join([other.translation] * 300)
 
 
 def test_scores_are_those_of_sacrebleu(translator: Model) -> None:
@@ -228,6 +372,14 @@ def test_scores_are_those_of_sacrebleu(translator: Model) -> None:
 # Folders
 
 
+def test_the_hub_is_asked_for_all_of_the_vocabulary(translator: Model, tmp_path: Path) -> None:
+    hub = peer("huggingface_hub.utils")
+    translator.save(tmp_path)
+    files = {f"target/{file.name}" for file in (tmp_path / "target").iterdir()}
+    assert "target/spiece.model" in files
+    assert set(hub.filter_repo_objects(files, allow_patterns=HUB_FILES)) == files
+
+
 def test_a_folder_is_read_again_with_its_vocabulary(translator: Model, tmp_path: Path) -> None:
     transformers = peer("transformers")
     task = translator.task
@@ -245,3 +397,33 @@ def test_a_folder_is_read_again_with_its_vocabulary(translator: Model, tmp_path:
     other.save(tmp_path / "target")
     with pytest.raises(CheckpointError, match="do not belong together"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value"),
+    [
+        ("decoder", "layers", 1.0),
+        ("decoder", "reading_layers", True),
+        ("decoder", "vocab_size", "120"),
+        ("decoder", "hidden_size", 16.0),
+        ("decoder", "heads", 4.0),
+        ("decoder", "depths", [1.5]),
+        ("decoder", "dropout", "x"),
+        ("search", "beams", 5.0),
+        ("search", "offset", 10.5),
+        ("search", "length_penalty", None),
+        ("", "longest", "x"),
+        ("", "search", 7),
+    ],
+)
+def test_a_damaged_folder_is_told_in_one_line(
+    translator: Model, tmp_path: Path, where: str, name: str, value: object
+) -> None:
+    translator.save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    found = [one["options"] for one in (config, *config.values()) if isinstance(one, dict) and "options" in one]
+    (found[0][where] if where else found[0])[name] = value
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"says of the decoder what it cannot be .*; save it again") as told:
+        load(tmp_path)
+    assert "\n" not in str(told.value)

@@ -56,7 +56,11 @@ def target_of(path: Path, source: Source) -> Path:
     stem, _, language = name.rpartition(".")
     if not stem:
         raise DataError(f"{path}: no language in its name; call it NAME.en and the other NAME.de, or give a table")
+    if not path.is_file():
+        raise DataError(f"{path}: cannot be read (no such file); check the path")
     wanted = source.columns.get("target")
+    if wanted is not None and Path(wanted).name != wanted:
+        raise DataError(f"columns target={wanted!r} must be a language, such as de; its file stands beside {path.name}")
     endings = ("", *COMPRESSED)
     if wanted is not None:
         found = [path.with_name(f"{stem}.{wanted}{ending}") for ending in (packed, *endings)]

@@ -41,6 +41,10 @@ class DecoderConfig:
     """While learning, of what each part adds and of the embeddings."""
 
     def __post_init__(self) -> None:
+        for name in ("vocab_size", "hidden_size", "layers", "reading_layers", "heads", "intermediate_size"):
+            check_whole(f"decoder {name}", getattr(self, name))
+        for depth in self.depths:
+            check_whole("decoder depths", depth)
         for name, most in (("layers", MOST_LAYERS), ("hidden_size", MOST_SIZE), ("intermediate_size", 4 * MOST_SIZE)):
             if not 1 <= getattr(self, name) <= most:
                 raise ConfigError(f"decoder {name}={getattr(self, name)} must lie between 1 and {most}")
@@ -58,6 +62,12 @@ class DecoderConfig:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"depths": list(self.depths)}
+
+
+def check_whole(name: str, value: object) -> None:
+    """Refuse what is no whole number: 1.0 of a damaged file would be found where it is first counted with."""
+    if type(value) is not int:
+        raise ConfigError(f"{name}={value!r} must be a whole number")
 
 
 @dataclass

@@ -6,16 +6,17 @@ Shapes: S sources, K beams, T tokens, L columns of a source, V vocabulary. Beams
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from litebert.errors import ConfigError
-from litebert.model.decoder import Cache, DecoderConfig
+from litebert.model.decoder import Cache, DecoderConfig, check_whole
 
-MOST_BEAMS = 64
+MOST_BEAMS, MOST_OFFSET = 64, 4096
 
 
 class Writer(Protocol):
@@ -36,15 +37,26 @@ class Search:
     length_penalty: float
     """α: the likelihood of a target of T tokens is divided by ((5 + T) / 6)^α, so that long ones are not worse for
     being long; 0 divides by nothing."""
+    offset: int = 10
+    """A target ends at the latest when it has so many tokens more than twice its source."""
 
     def __post_init__(self) -> None:
+        check_whole("beams", self.beams)
+        check_whole("offset", self.offset)
         if not 1 <= self.beams <= MOST_BEAMS:
             raise ConfigError(f"beams={self.beams} must lie between 1, which is greedy, and {MOST_BEAMS}")
         if not 0 <= self.length_penalty <= 10:
             raise ConfigError(f"length_penalty={self.length_penalty} must lie between 0 and 10; 1 is usual")
+        if not 0 <= self.offset <= MOST_OFFSET:
+            raise ConfigError(f"offset={self.offset} must lie between 0 and {MOST_OFFSET}; 10 is usual")
 
     def penalty(self, length: int) -> float:
         return ((5 + length) / 6) ** self.length_penalty
+
+    def with_room_for(self, lengths: Iterable[tuple[int, int]]) -> Search:
+        """One that can write all of these: tokens of a source, and of its target with its end."""
+        needed = max((target - 2 * source for source, target in lengths), default=0)
+        return replace(self, offset=max(self.offset, needed))
 
 
 @dataclass(frozen=True)
@@ -61,15 +73,18 @@ class Found:
 
 @torch.no_grad()
 def search(
-    decoder: Writer, memory: Tensor, real: Tensor, begin: int, end: int, how: Search, banned: tuple[int, ...] = ()
-) -> Found:
-    """Write targets for the sources in `memory`, (S, L, D). `banned` tokens are never written.
+    decoder: Writer, memory: Tensor, real: Tensor, begin: int, end: int, how: Search, banned: tuple[int, ...] = (),
+    text: Tensor | None = None,
+) -> Found:  # fmt: skip
+    """Write targets for the sources in `memory`, (S, L, D). `banned` tokens are never written. Only columns of `text`,
+    (S, L), count as looked at; by default all that are real.
 
-    A source is done when as many targets have ended as there are beams, or when they are twice as long as it and some;
-    it then leaves the batch, so that the others go on faster.
+    A source is done when as many targets have ended as there are beams, or when they are twice as long as it and
+    `how.offset` more; it then leaves the batch, so that the others go on faster.
     """
     sources, beams, device = len(real), min(how.beams, decoder.config.vocab_size - 1), memory.device
-    limits = 2 * real.sum(1) + 10  # (S,)
+    text = real if text is None else text
+    limits = 2 * real.sum(1) + how.offset  # (S,)
     longest = int(limits.max())
     rows = torch.arange(sources, device=device).repeat_interleave(beams)
     cache = decoder.begin(memory[rows], real[rows])
@@ -91,7 +106,8 @@ def search(
         source = torch.arange(len(left), device=device)[:, None]
         written_now, looked_now = written[source, beam].clone(), looked[source, beam].clone()
         written_now[:, :, place] = token
-        looked_now[:, :, place] = looks.argmax(-1).view(len(left), beams)[source, beam]
+        looks = looks.view(len(left), beams, -1).masked_fill(~text[left, None], -math.inf)
+        looked_now[:, :, place] = looks.argmax(-1)[source, beam]
         ends = (token == end) & best.isfinite()
         ends[:, beams:] = False  # an end below the beams would not have been followed either
         done.take(left, best.where(ends, -math.inf), best / how.penalty(place + 1), written_now, looked_now)

@@ -31,6 +31,7 @@ HUB_FILES = [
     "modules.json",
     "*/config.json",
     "target/*.json",
+    "target/spiece.model",
     "spiece.model",
     "vocab.txt",
 ]

@@ -114,7 +114,13 @@ class Model:
 
     @passes.setter
     def passes(self, count: int) -> None:
-        self.encoder.depth = self.encoder.checked_depth(count)
+        self.encoder.depth = self.checked_passes(count)
+
+    def checked_passes(self, count: int) -> int:
+        """As given; what cannot be answered after is refused."""
+        if self.task is not None and self.task.own_depths and count != self.config.num_hidden_layers:
+            raise ConfigError(f"passes={count}: {self.task.name} reads at depths that it has learned; leave it out")
+        return self.encoder.checked_depth(count)
 
     def set_speed(self, speed: float) -> None:
         """Let texts whose class is clear stop early, so that they take 1 / speed of the passes on the average."""

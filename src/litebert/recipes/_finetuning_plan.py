@@ -85,6 +85,8 @@ class Plan:
             name, _, path = mixed.partition("=")
             if name not in TASKS or not issubclass(TASKS[name], TrainableTask) or not path:
                 raise ConfigError(f"mix={mixed!r} must be a task and a file, such as tag=train.conll")
+            if name == "translate":
+                raise ConfigError(f"mix={mixed!r}: translate is not learned beside another task; give it as --task")
             source = Source(skip_bad=config.skip_bad, skipped=self.source.skipped)
             self.lessons.append(self._lesson(*_learned(name, Path(path), source), number))
         self.questions = self.task.features(self.held_out, self.start_from.tokenizer, self.length)
@@ -245,6 +247,7 @@ def decisive_of(config: Config) -> dict[str, str]:
     mixed = [(name, Path(path)) for name, _, path in (given.partition("=") for given in config.mix)]
     source = Source.of(config.columns)
     files = [file for task, path in (*own, *mixed) for file in TASKS[task].files_of(path, source)]
+    files += [config.target_tokenizer] if config.target_tokenizer is not None else []
     contents = {f"content of {path}": _hash(path) for path in files}
     return (
         {name: str(value) for name, value in asdict(config).items() if name not in UNDECISIVE}

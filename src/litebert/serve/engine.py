@@ -92,7 +92,7 @@ class Engine:
             if passes > model.config.num_hidden_layers:
                 most = model.config.num_hidden_layers
                 raise Refused(400, f"passes={passes} is more than this model makes; give 1 to {most}", param="passes")
-            model.encoder.checked_depth(passes)
+            model.checked_passes(passes)
         task = self._task(model, top)
         records, examples = await self.aside(self._read, model, task, inputs)
         lengths = [tokens_of(example) for example in examples]

@@ -65,7 +65,7 @@ def attention_of(model: Model, ids: Tensor) -> list[Tensor]:  # of (N, T, T)
 def by_depth(model: Model, text: str) -> list[dict[str, Any]]:
     """The answer if the model stopped after each pass; nothing where it has none to give for a text alone."""
     task = model.task
-    if task is None or isinstance(model, Adapted) or not _can_answer(model, task, text):
+    if task is None or task.own_depths or isinstance(model, Adapted) or not _can_answer(model, task, text):
         return []
     answers = []
     for depth in range(1, model.passes + 1):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -22,7 +24,7 @@ from litebert.data.parallel import is_lines, lines_of, read_pairs, sides_of, tar
 from litebert.data.parts import STOP_INSIDE, are_sentences, parts_of
 from litebert.errors import CheckpointError, ConfigError, DataError, require_extra
 from litebert.model import Albert, AlbertConfig, HeadKind
-from litebert.model.decoder import Decoder, DecoderConfig
+from litebert.model.decoder import Decoder, DecoderConfig, check_whole
 from litebert.model.search import Search, Writer, search
 from litebert.tasks.base import Judgement, Scores, TrainableTask, checked_options, states_of, symmetric_divergence
 from litebert.tokenizer import Tokenizer
@@ -30,7 +32,8 @@ from litebert.tokenizer.training import train_unigram
 
 TARGET_FOLDER = "target"
 """In the model's folder: the vocabulary of what it writes."""
-MOST_PARTS = 256  # of one text
+GOES_ON = "##"
+"""Before pieces of a word that are not its first, in vocabularies such as BERT's."""
 MOST_TARGET_TOKENS = 512  # of one translation to learn from
 
 
@@ -65,18 +68,21 @@ class Notes:
 
     parts: list[str]
     """What each sequence shows."""
+    lines: list[int]
+    """Which line of the text each part belongs to."""
     unknown: list[str]
 
 
 class Translate(TrainableTask[TranslateInput, TranslateOutput]):
-    """A text longer than those it has learned from, or of more sentences, is cut, and its parts are translated in one
-    batch."""
+    """A text longer than those it has learned from, or of more sentences or lines, is cut, and its parts are translated
+    one by one."""
 
     name = "translate"
     architecture = "LitebertForTranslation"
     head_name = "translate"
     metric = "bleu"
     least_epochs = 20
+    own_depths = True
     head_rate = 10.0  # it begins from nothing, beside an encoder that has read much
 
     def __init__(
@@ -111,6 +117,8 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
         try:
             how = Search(**options["search"])
             longest, shape = options.get("longest"), dict(options["decoder"])
+            if longest is not None:
+                check_whole("longest", longest)
             DecoderConfig(**shape | {"depths": tuple(shape["depths"])})
         except (ConfigError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
@@ -215,15 +223,17 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
                 if number == tokenizer.unk_id and end > start
             ] if tokenizer.unk_id in whole.ids else []  # fmt: skip
             several = self.by_sentence and STOP_INSIDE.search(record.source) is not None
+            several = several or (self.longest is not None and "\n" in record.source.strip())
             if len(whole) <= longest and not several:
-                examples.append(Example([whole], notes=Notes([record.source], unknown)))
+                examples.append(Example([whole], notes=Notes([record.source], [0], unknown)))
                 continue
-            parts = parts_of(record.source, tokenizer, longest, apart=self.by_sentence) or [record.source]
-            if len(parts) > MOST_PARTS:
-                raise DataError(
-                    f"{record.place}: {len(parts)} parts to translate, and {MOST_PARTS} is the most; cut it"
-                )
-            examples.append(Example(tokenizer.encode(parts, max_length=max_length), notes=Notes(parts, unknown)))
+            parts = [
+                (number, part)
+                for number, line in enumerate(record.source.strip().split("\n"))
+                for part in parts_of(line, tokenizer, longest, apart=self.by_sentence)
+            ] or [(0, "")]
+            notes = Notes([part for _, part in parts], [number for number, _ in parts], unknown)
+            examples.append(Example(tokenizer.encode(notes.parts, max_length=max_length), notes=notes))
         return examples
 
     def labelled(self, inputs: Sequence[TranslateInput], examples: Sequence[Example]) -> list[Example]:
@@ -237,6 +247,7 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
                 continue
             found.append(replace(example, target=np.array(target.ids)))
         self.longest = max((example.length for example in found), default=None)
+        self.how = self.how.with_room_for((example.length, len(example.target) - 1) for example in found)
         self.by_sentence = are_sentences([example.notes.parts[0] for example in found])
         return found
 
@@ -258,7 +269,8 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
     def searched(self, writer: Writer, memory: Tensor, real: Tensor, how: Search | None = None) -> Scores:
         """What the search finds with this decoder, or with what stands in its place."""
         special = (self.target.pad_id, self.target.mask_id)
-        found = search(writer, memory, real, self.target.cls_id, self.target.sep_id, how or self.how, special)
+        ends = (self.target.cls_id, self.target.sep_id)
+        found = search(writer, memory, real, *ends, how or self.how, special, _without_frame(real))
         return {"ids": found.ids, "looked_at": found.looked_at, "log_likelihood": found.log_likelihood}
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
@@ -272,14 +284,18 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
         return symmetric_divergence(scores["scores"][real], others["scores"][real])
 
     def answer(self, record: TranslateInput, example: Example, scores: Scores) -> TranslateOutput:
-        written, tokens = [], 0
-        for row, (part, sequence) in enumerate(zip(example.notes.parts, example.sequences, strict=True)):
+        if not record.source.strip():
+            return TranslateOutput("", 0.0, [])
+        tokens, lines = 0, [""] * (max(example.notes.lines) + 1)
+        shown = zip(example.notes.parts, example.notes.lines, example.sequences, strict=True)
+        for row, (part, line, sequence) in enumerate(shown):
             ids = scores["ids"][row].tolist()
             ids = ids[: ids.index(self.target.sep_id)]
             tokens += len(ids) + 1
-            written.append(self._spelled(ids, scores["looked_at"][row].tolist(), part, sequence))
+            written = self._spelled(ids, scores["looked_at"][row].tolist(), part, sequence)
+            lines[line] += f" {written}" if lines[line] and written else written
         mean = float(scores["log_likelihood"].sum()) / tokens
-        return TranslateOutput(" ".join(text for text in written if text), mean, example.notes.unknown)
+        return TranslateOutput("\n".join(lines), mean, example.notes.unknown)
 
     def _spelled(self, ids: list[int], looked_at: list[int], part: str, sequence: Any) -> str:
         """The text of these tokens; an unknown one is copied from where in the source the decoder looked."""
@@ -290,17 +306,25 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
             pairs = list(run)
             if not unknown:
                 gap = " " if text and self._begins_word(pairs[0][0]) else ""
-                text += gap + self.target.decode([number for number, _ in pairs])
+                said = self.target.decode([number for number, _ in pairs])
+                text += gap + (said if self._marks_beginnings else said.removeprefix(GOES_ON))
                 continue
-            for column in dict.fromkeys(column for _, column in pairs):
-                start, end = offsets[column]
-                gap = " " if text and (start == 0 or part[start - 1].isspace()) else ""  # as close as in the source
+            for start, end in dict.fromkeys(_characters_at(offsets, column) for _, column in pairs):
+                gap = (
+                    " " if text and end and (start == 0 or part[start - 1].isspace()) else ""
+                )  # as close as in the source
                 text += gap + part[start:end]
         return text
 
     def _begins_word(self, number: int) -> bool:
         token = self.target.token(number)
-        return token.startswith("▁") or (self.target.spiece is None and not token.startswith("##"))
+        return token.startswith("▁") if self._marks_beginnings else not token.startswith(GOES_ON)
+
+    @cached_property
+    def _marks_beginnings(self) -> bool:
+        """Does the vocabulary mark where words begin (▁), as SentencePiece does, or where they go on?"""
+        tokens = [self.target.token(number) for number in range(self.target.vocab_size)]
+        return sum(token.startswith("▁") for token in tokens) > sum(token.startswith(GOES_ON) for token in tokens)
 
     def to_save(self, head: nn.Module) -> tuple[Translate, nn.Module]:
         made = Translate(self.shape, self.how, self.target, self.longest, self.by_sentence, self.label_smoothing)
@@ -324,6 +348,19 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
     def baseline(self, inputs: Sequence[TranslateInput]) -> dict[str, float]:
         """The source itself: names and numbers are right."""
         return _scored([record.source for record in inputs], inputs)
+
+
+def _characters_at(offsets: Sequence[tuple[int, int]], column: int) -> tuple[int, int]:
+    """Where in the text the token of this column stands; of one without characters, such as a space, the nearest after
+    it that has some, else before it."""
+    near = (*offsets[column:], *reversed(offsets[:column]))
+    return next(((start, end) for start, end in near if end > start), (0, 0))
+
+
+def _without_frame(real: Tensor) -> Tensor:  # (S, L)
+    """The columns of a source between its [CLS] and its [SEP]."""
+    columns = torch.arange(real.shape[1], device=real.device)
+    return (columns > 0) & (columns < real.sum(1, keepdim=True) - 1)
 
 
 def _record(values: Mapping[str, Any], where: str) -> TranslateInput:
