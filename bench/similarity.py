@@ -122,15 +122,16 @@ def theirs_trained(
     examples = [InputExample(texts=[record.text, record.text_b], label=record.label) for record in train]
     loader: Any = DataLoader(examples, shuffle=True, batch_size=options.batch_size)  # type: ignore[arg-type]
     steps = options.epochs * len(loader)
-    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        model.old_fit(
-            train_objectives=[(loader, CoSENTLoss(model))], epochs=options.epochs, warmup_steps=steps // 10,
-            optimizer_params={"lr": options.rate}, show_progress_bar=False,
-        )  # fmt: skip
-        left, right = (
-            unit(model.encode([getattr(record, side) for record in valid], show_progress_bar=False))
-            for side in ("text", "text_b")
-        )
+    # around each call and not around all of them: weights in bfloat16 are kept until it ends, however they change
+    model.forward = torch.autocast("cpu", torch.bfloat16, enabled=bf16)(model.forward)
+    model.old_fit(
+        train_objectives=[(loader, CoSENTLoss(model))], epochs=options.epochs, warmup_steps=steps // 10,
+        optimizer_params={"lr": options.rate}, show_progress_bar=False,
+    )  # fmt: skip
+    left, right = (
+        unit(model.encode([getattr(record, side) for record in valid], show_progress_bar=False))
+        for side in ("text", "text_b")
+    )
     return float(spearmanr((left * right).sum(1), [record.label for record in valid])[0])
 
 
