@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from litebert.errors import CheckpointError, ConfigError
 from litebert.files import atomic_write, write_json
 from litebert.interop.google_names import PROJECT, SECOND, WORDS, to_google, to_huggingface
-from litebert.interop.huggingface import Folder, config_from, settings_of, tensors_of
+from litebert.interop.huggingface import Folder, config_from, name_map, settings_of, tensors_of
 from litebert.interop.sentence_transformers import write_modules
 from litebert.interop.source import NO_HEAD, Row, Source, settings_beside
 from litebert.interop.tensor_bundle import OBJECT_GRAPH, Bundle, write_bundle
@@ -91,14 +92,14 @@ def described(path: Path, tensors: dict[str, Tensor], rows: list[Row], kind: str
 def write_google(folder: Folder, path: Path) -> list[Row]:
     """Write what google-research/albert reads: a checkpoint, albert_config.json and the vocabulary's files.
 
-    Returns what each tensor became; those that are not named there have no place in it.
+    Returns what each tensor became. A head that it has no whole place for is left out, with its task and a warning.
     """
+    folder = _what_google_holds(folder)
     settings = _google_settings(folder)
     tensors, rows = dict[str, Tensor](), []
     for name, tensor in _without_identity(tensors_of(folder.model), folder.model.config):
         known = to_google(name)
-        if known is None:
-            continue  # a head that Google's code does not have; who converts is told
+        assert known is not None, name  # other heads were left out, and other encoders refused
         becomes, transposed = known
         tensors[becomes] = tensor.T if transposed else tensor
         rows.append(Row(name, tuple(tensor.shape), becomes))
@@ -259,6 +260,27 @@ def _refuse_strangers(rows: Iterable[Row], prefix: str, index: Path) -> None:
         if row.why == NO_HEAD and row.name.startswith(f"{prefix}bert/"):
             raise CheckpointError(f"{index}: an ALBERT has no place for {row.name} of shape {row.shape}, which is part "
                                   "of the encoder; this is another architecture")  # fmt: skip
+
+
+def _what_google_holds(folder: Folder) -> Folder:
+    """The model with those heads that Google's code takes whole: half a head is no head."""
+    heads, names = folder.model.heads, list(name_map(folder.model))
+    halved = [
+        head
+        for head in heads
+        if any(ours.startswith(f"heads.{head}.") and to_google(theirs) is None for ours, theirs, _ in names)
+    ]
+    for head in halved:
+        warnings.warn(
+            f"Google's code has no whole place for the head {head!r}: it is left out, and its task too; use --to "
+            "huggingface to keep them",
+            stacklevel=3,
+        )
+    if not halved:
+        return folder
+    model = folder.model.with_heads({name: head for name, head in heads.items() if name not in halved})
+    lost = folder.task is not None and folder.task.head_name in halved
+    return replace(folder, model=model, task=None if lost else folder.task)
 
 
 def _google_settings(folder: Folder) -> dict[str, Any]:
