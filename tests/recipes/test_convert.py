@@ -8,18 +8,22 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import litebert
 from litebert.cli import main
-from litebert.interop.huggingface import tensors_of
+from litebert.interop.huggingface import Folder, save_folder, tensors_of
+from litebert.model import Albert, pretraining_heads
 from litebert.predict import Model
 from litebert.recipes import _verifying
+from litebert.tasks import Mask
 from tests.conftest import PROSE, REPOSITORY, peer
 from tests.interop.test_formats import FIXTURES, TENSORFLOW, assert_same_states, settings_in, with_their_names
 from tests.interop.test_tensorflow import tensorflow
@@ -108,6 +112,56 @@ def test_a_head_that_the_target_does_not_have_is_named(
     said = capsys.readouterr().out
     assert "no place for it in what was written: sop_classifier.classifier.bias, sop_classifier" in said
     assert "left out: the head 'order'" in said
+
+
+@pytest.mark.parametrize("with_vocabulary", [True, False])
+def test_what_is_not_in_what_was_written_is_not_called_taken(
+    with_vocabulary: bool, model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "ours"
+    model.save(source)
+    size = model.config.hidden_size
+    head = {"classifier.weight": torch.ones(3, size), "classifier.bias": torch.ones(3)}
+    save_file(load_file(source / "model.safetensors") | head | {"strange.weight": torch.ones(2)},
+              source / "model.safetensors")  # fmt: skip
+    settings = json.loads((source / "config.json").read_text())
+    settings |= {"architectures": ["AlbertForSequenceClassification"], "num_labels": 3, "litebert": {}}
+    (source / "config.json").write_text(json.dumps(settings))
+    if not with_vocabulary:
+        (source / "tokenizer.json").unlink()
+        (source / "spiece.model").unlink(missing_ok=True)
+    converted(source, tmp_path / "out")
+    said = capsys.readouterr().out
+    told = json.loads((tmp_path / "out" / "convert.json").read_text())
+    taken = {row["becomes"] for row in told["rows"] if row["becomes"]}
+    assert taken == set(load_file(tmp_path / "out" / "model.safetensors"))
+    why = {row["name"]: row["why"] for row in told["rows"] if not row["becomes"]}
+    assert why["strange.weight"] == "litebert has no head for it"
+    assert why["predictions.bias"] == "a head beside that of the model's task, which alone is kept"
+    assert f"{len(told['rows'])} tensors found, {len(taken)} taken, 8 left out" in said
+    assert any("litebert has no head for predictions.LayerNorm" in remark for remark in told["remarks"])
+
+
+def test_what_litebert_warns_of_stands_among_the_remarks(
+    model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    albert = Albert(replace(model.config, hidden_act="gelu"), pretraining_heads(model.config))
+    save_folder(tmp_path / "exact", Folder(albert, model.tokenizer, Mask(), 64))
+    converted(tmp_path / "exact", tmp_path / "out", "--to", "google")
+    said = "hidden_act='gelu' is the exact GELU"
+    assert said in capsys.readouterr().out
+    told = json.loads((tmp_path / "out" / "convert.json").read_text())["remarks"]
+    assert sum(said in remark for remark in told) == 1
+
+
+def test_a_head_of_keras_that_is_not_read_stands_among_the_remarks(tmp_path: Path) -> None:
+    peer("h5py")
+    preset = shutil.copytree(FIXTURES / "keras" / "classifier", tmp_path / "preset")
+    settings = json.loads((preset / "task.json").read_text()) | {"class_name": "AlbertOther"}
+    (preset / "task.json").write_text(json.dumps(settings))
+    converted(preset, tmp_path / "out")
+    told = json.loads((tmp_path / "out" / "convert.json").read_text())["remarks"]
+    assert any("litebert has no head for AlbertOther" in remark for remark in told)
 
 
 def test_without_a_vocabulary_the_weights_alone_are_converted(
