@@ -23,9 +23,10 @@ from litebert.interop.huggingface import Folder, save_folder, tensors_of
 from litebert.model import Albert, pretraining_heads
 from litebert.predict import Model
 from litebert.recipes import _verifying
-from litebert.tasks import Mask
+from litebert.tasks import Mask, Tag
 from tests.conftest import PROSE, REPOSITORY, peer
 from tests.interop.test_formats import FIXTURES, TENSORFLOW, assert_same_states, settings_in, with_their_names
+from tests.interop.test_huggingface import stir
 from tests.interop.test_tensorflow import tensorflow
 from tests.test_readme import blocks
 
@@ -231,6 +232,51 @@ def test_verify_holds_hidden_states_against_transformers(
     assert 0 <= off < 1e-5
 
 
+OWN: dict[str, tuple[dict[str, Any], Any]] = {
+    "a relative bias": ({"relative_attention_distance": 4}, None),
+    "an embedding of depth": ({"depth_embedding": True}, None),
+    "adapters": ({"lora_rank": 2}, None),
+    "weights in eight bits": ({}, {}),
+}
+
+
+@pytest.mark.parametrize("part", OWN)
+def test_what_transformers_does_not_have_is_not_held_against_it(
+    part: str, model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer("transformers")
+    changes, int8 = OWN[part]
+    config = replace(model.config, **changes)
+    albert = stir(Albert(config, pretraining_heads(config)).eval())
+    save_folder(tmp_path / "own", Folder(albert, model.tokenizer, Mask(), 64, int8=int8))
+    converted(tmp_path / "own", tmp_path / "out", "--verify")
+    assert f"not verified: transformers has no ALBERT with {part}" in capsys.readouterr().out
+
+
+def test_a_head_of_our_own_does_not_hinder_verifying(
+    model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer("transformers")
+    task = Tag(["O", "B-A", "I-A"], crf=True)
+    albert = Albert(model.config, {"tag": task.head(model.config)}).eval()
+    save_folder(tmp_path / "crf", Folder(albert, model.tokenizer, task, 64))
+    converted(tmp_path / "crf", tmp_path / "out", "--verify", "--json")
+    assert json.loads(capsys.readouterr().out)["off"] < 1e-5
+
+
+@pytest.mark.parametrize("name", ["weights.bin", "weights.safetensors"])
+def test_verify_holds_a_lone_file_of_transformers_against_it(
+    name: str, model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer("transformers")
+    tensors = dict(tensors_of(model.albert))
+    (torch.save if name.endswith(".bin") else save_file)(tensors, tmp_path / name)
+    settings_in(tmp_path, model)
+    (tmp_path / "config.json").rename(tmp_path / "albert.json")
+    converted(tmp_path / name, tmp_path / "out", "--verify", "--json")
+    assert 0 <= json.loads(capsys.readouterr().out)["off"] < 1e-5
+
+
 def test_what_differs_is_not_written(
     model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,12 +296,24 @@ def test_verify_says_that_the_framework_is_missing(
     assert "not verified: tensorflow is not installed here" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("fixture", ["google", "google_shards", "hub/module", "objects", "albert_zh"])
-def test_verify_holds_hidden_states_against_real_tensorflow(fixture: str, tmp_path: Path) -> None:
-    command = [tensorflow(), "-m", "litebert", "convert", TENSORFLOW / fixture, tmp_path / "out", "--verify", "--json"]
+def off_by_tensorflow(source: Path, out: Path) -> float:
+    command = [tensorflow(), "-m", "litebert", "convert", source, out, "--verify", "--json"]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "src")}
     run = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True, env=environment)
-    assert json.loads(run.stdout)["off"] < 1e-5
+    return json.loads(run.stdout)["off"]
+
+
+@pytest.mark.parametrize("fixture", ["google", "google_shards", "hub/module", "objects", "albert_zh"])
+def test_verify_holds_hidden_states_against_real_tensorflow(fixture: str, tmp_path: Path) -> None:
+    assert off_by_tensorflow(TENSORFLOW / fixture, tmp_path / "out") < 1e-5
+
+
+def test_the_exact_gelu_is_verified_by_the_exact_one(model: Model, tmp_path: Path) -> None:
+    tensorflow()
+    albert = stir(Albert(replace(model.config, hidden_act="gelu"), pretraining_heads(model.config)).eval())
+    save_folder(tmp_path / "exact", Folder(albert, model.tokenizer, Mask(), 64))
+    converted(tmp_path / "exact", tmp_path / "google", "--to", "google")
+    assert off_by_tensorflow(tmp_path / "google", tmp_path / "out") < 1e-5
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------

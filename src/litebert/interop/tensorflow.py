@@ -18,7 +18,7 @@ from torch import Tensor
 
 from litebert.errors import CheckpointError, ConfigError
 from litebert.files import atomic_write, write_json
-from litebert.interop.google_names import PROJECT, SECOND, WORDS, to_google, to_huggingface
+from litebert.interop.google_names import PROJECT, SECOND, WORDS, is_lone_patients, to_google, to_huggingface
 from litebert.interop.huggingface import Folder, config_from, name_map, settings_of, tensors_of
 from litebert.interop.sentence_transformers import write_modules
 from litebert.interop.source import NO_HEAD, Row, Source, settings_beside
@@ -85,7 +85,8 @@ def described(path: Path, tensors: dict[str, Tensor], rows: list[Row], kind: str
             f"{path}: of {config.num_hidden_layers} layers in {settings['num_hidden_groups']} groups Google's division "
             "puts some into other groups than transformers' does; this model cannot be expressed"
         )
-    framework = "" if torch_names else "tensorflow"
+    by_transformers = torch_names and not any(is_lone_patients(row.name) for row in rows)
+    framework = "transformers" if by_transformers else "" if torch_names else "tensorflow"
     return Source(kind, framework, path, _with_task(settings, tensors), tensors, rows, remarks)
 
 
