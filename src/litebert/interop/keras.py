@@ -251,7 +251,14 @@ def _own_settings(ours: Any, chosen: dict[str, Any], folder: Path) -> dict[str, 
 def _read_head(folder: Path, settings: dict[str, Any], config: AlbertConfig) -> dict[str, Tensor]:
     """The head's tensors; settings learn which task it is for, unless they know."""
     path, weights = folder / "task.json", folder / TASK_WEIGHTS
-    if not (path.is_file() and weights.is_file()):
+    if not weights.is_file():
+        return {}
+    if not path.is_file():
+        warnings.warn(
+            f"{weights}: {path.name}, which says what head this is, does not lie beside it; the encoder is read "
+            "without the head: put the file back to have both",
+            stacklevel=3,
+        )
         return {}
     content = read_json(path)
     name = _FORMER.get(str(content.get("class_name")), content.get("class_name"))

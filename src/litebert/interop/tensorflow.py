@@ -22,7 +22,7 @@ from litebert.interop.google_names import PROJECT, SECOND, WORDS, is_lone_patien
 from litebert.interop.huggingface import Folder, config_from, name_map, settings_of, tensors_of
 from litebert.interop.sentence_transformers import write_modules
 from litebert.interop.source import NO_HEAD, Row, Source, settings_beside
-from litebert.interop.tensor_bundle import OBJECT_GRAPH, Bundle, write_bundle
+from litebert.interop.tensor_bundle import OBJECT_GRAPH, Bundle, Entry, write_bundle
 from litebert.model.config import PRESETS, AlbertConfig
 
 CHECKPOINT = "model.ckpt-best"
@@ -31,7 +31,14 @@ CONFIG = "albert_config.json"
 ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu"}
 """Google's names of them, and ours: its GELU is the one by tanh."""
 _COUNTERS = ("global_step", "beta1_power", "beta2_power", "save_counter")
-_SLOTS = ("adam_m", "adam_v", "lamb_m", "lamb_v", "Adam", "Adam_1", "Momentum", "ExponentialMovingAverage")
+_SLOTS = (
+    "adam_m", "adam_v", "lamb_m", "lamb_v", "Adam", "Adam_1", "AdamWeightDecay", "AdamWeightDecay_1", "LAMB",
+    "LAMB_1", "Momentum", "RMSProp", "RMSProp_1", "RMSProp_2", "Adagrad", "Adadelta", "Adadelta_1", "Ftrl", "Ftrl_1",
+    "ExponentialMovingAverage",
+)  # fmt: skip
+"""What optimizers keep below a weight, of its shape."""
+_SHORT, _MEANS = ("m", "v"), ("vr", "vc")
+"""Adafactor's, which could mean anything elsewhere; the last two are means, of rows and of columns."""
 _EMBEDDINGS, _FIRST = "albert.embeddings.", "albert.encoder.albert_layer_groups.0.albert_layers.0"
 TABLE_LIMIT = 1 << 28
 """Numbers of a table that two are multiplied into; that of the largest of albert_zh's shape has 87 million."""
@@ -43,8 +50,8 @@ def read_checkpoint(index: Path) -> Source:
     """Read the ALBERT of a checkpoint: the weights that it has a place for, and why others are left out."""
     bundle = Bundle(index)
     called = bundle.names()
-    names = set(called.values())
-    prefix = _prefix(names, index)
+    shapes = {name: bundle.entries[key].shape for key, name in called.items()}
+    prefix = _prefix(set(shapes), index)
     places = {key: name.removeprefix(prefix) for key, name in called.items() if bundle.entries[key].is_weight}
     _refuse_bert(set(places.values()), index)
     found = {key: to_huggingface(name) for key, name in places.items()}
@@ -52,7 +59,7 @@ def read_checkpoint(index: Path) -> Source:
     for key, entry in bundle.entries.items():
         known, name = found.get(key), places.get(key, "")
         if known is None and name != SECOND:
-            rows.append(Row(called[key], entry.shape, why=_why_not(called[key], entry.kind, names)))
+            rows.append(Row(called[key], entry.shape, why=_why_not(called[key], entry, shapes)))
             continue
         becomes, transposed = known or (SECOND, False)
         if becomes in tensors:
@@ -71,6 +78,11 @@ def described(path: Path, tensors: dict[str, Tensor], rows: list[Row], kind: str
     remarks: list[str] = []
     theirs = SECOND in tensors
     settings = _settings(path, sizes_of(tensors, path), theirs, remarks, torch_names)
+    if settings.get("hidden_act", "") is None:
+        raise CheckpointError(
+            f"{path.parent}: hidden_act=null: Google's code then has no activation, and no ALBERT of transformers' or "
+            "ours does without one; say in its settings which one the model was trained with"
+        )
     if theirs:
         kind += " of albert_zh's own kind"
         rows = _fold(tensors, rows, path)
@@ -246,13 +258,16 @@ def _refuse_bert(names: set[str], index: Path) -> None:
         )
 
 
-def _why_not(name: str, kind: str, names: set[str]) -> str:
+def _why_not(name: str, entry: Entry, shapes: Mapping[str, tuple[int, ...]]) -> str:
     before, _, last = name.rpartition("/")
     if last in _COUNTERS or name == OBJECT_GRAPH:
         return "counts steps or names objects: no weight"
-    if before in names or last in _SLOTS or ".OPTIMIZER_SLOT" in name:
+    alike = shapes.get(before, entry.shape) == entry.shape  # without its weight, that one is what is missing
+    short = before in shapes and (last in _MEANS or (last in _SHORT and alike))
+    is_state = short or (last in _SLOTS and alike)
+    if is_state or ".OPTIMIZER_SLOT" in name:
         return "a state of the optimizer"
-    return NO_HEAD if kind.startswith(("float", "bfloat")) else f"{kind}: no weight"
+    return NO_HEAD if entry.kind.startswith(("float", "bfloat")) else f"{entry.kind}: no weight"
 
 
 def _refuse_strangers(rows: Iterable[Row], prefix: str, index: Path) -> None:
