@@ -64,7 +64,8 @@ class Config:
 
     def __post_init__(self) -> None:
         given = Path(self.source).resolve()
-        if self.out.resolve() == (given if given.is_dir() else given.parent):
+        places = (given, given / "variables") if given.is_dir() else (given.parent,)  # where a SavedModel has them
+        if self.out.resolve() in places:
             raise ConfigError(f"{self.out} is where the source lies; choose another --out")
         for name, what in MADE.items():
             refuse_overwrite(self.out / name, what)
