@@ -258,7 +258,8 @@ def test_what_transformers_does_not_have_is_not_held_against_it(
     peer("transformers")
     changes, int8 = OWN[part]
     config = replace(model.config, **changes)
-    albert = stir(Albert(config, pretraining_heads(config)).eval())
+    albert = Albert(config, pretraining_heads(config))
+    stir(albert)
     save_folder(tmp_path / "own", Folder(albert, model.tokenizer, Mask(), 64, int8=int8))
     converted(tmp_path / "own", tmp_path / "out", "--verify")
     assert f"not verified: transformers has no ALBERT with {part}" in capsys.readouterr().out
