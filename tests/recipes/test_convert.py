@@ -155,6 +155,16 @@ def test_what_litebert_warns_of_stands_among_the_remarks(
     assert sum(said in remark for remark in told) == 1
 
 
+def test_a_head_that_google_would_halve_stands_among_the_remarks(model: Model, tmp_path: Path) -> None:
+    task = Tag(["O", "B-A", "I-A"], crf=True)
+    albert = Albert(model.config, {"tag": task.head(model.config)})
+    save_folder(tmp_path / "crf", Folder(albert, model.tokenizer, task, 64))
+    converted(tmp_path / "crf", tmp_path / "out", "--to", "google")
+    told = json.loads((tmp_path / "out" / "convert.json").read_text())
+    assert any("no whole place for the head 'tag'" in remark for remark in told["remarks"])
+    assert not [row for row in told["rows"] if row["name"].startswith("classifier.") and row["becomes"]]
+
+
 def test_a_head_of_keras_that_is_not_read_stands_among_the_remarks(tmp_path: Path) -> None:
     peer("h5py")
     preset = shutil.copytree(FIXTURES / "keras" / "classifier", tmp_path / "preset")
