@@ -204,7 +204,7 @@ def test_nothing_is_overwritten_and_nothing_half_written(tmp_path: Path, capsys:
     converted(TENSORFLOW / "google", tmp_path / "out")
     assert "already holds a model" in complaint(capsys, TENSORFLOW / "google", tmp_path / "out")
     assert "where the source lies" in complaint(capsys, TENSORFLOW / "google", TENSORFLOW / "google")
-    module = TENSORFLOW / "hub" / "module"
+    module = shutil.copytree(TENSORFLOW / "hub" / "module", tmp_path / "module")
     assert "where the source lies" in complaint(capsys, module, module / "variables")
     assert "is a BERT's" in complaint(capsys, TENSORFLOW / "bert", tmp_path / "bert")
     assert not (tmp_path / "bert").exists()
