@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from litebert.errors import CheckpointError, ConfigError
-from litebert.interop.huggingface import Folder, load_folder, save_folder
-from litebert.interop.keras import is_keras, read_keras, write_keras
+from litebert.interop.formats import folder_of, load_any, read_source
+from litebert.interop.huggingface import Folder, save_folder
+from litebert.interop.keras import is_keras, write_keras
 from litebert.interop.keras_weights import encoder_places
 from litebert.model import Albert, AlbertConfig, pretraining_heads
 from litebert.model.sentences import SentenceMap
@@ -62,6 +63,12 @@ def taught(task: Task[Any, Any]) -> Folder:
     return Folder(albert, TOKENIZER, task, 20)
 
 
+def read_with(tokenizer: Tokenizer | None, path: Path) -> Folder:
+    """What convert reads, with a tokenizer for those that have none of their own."""
+    source = read_source(path)
+    return folder_of(replace(source, tokenizer=tokenizer or source.tokenizer))
+
+
 def expected(name: str) -> dict[str, torch.Tensor]:
     with np.load(PRESETS / name / "expected.npz") as arrays:
         return {key: torch.from_numpy(array) for key, array in arrays.items()}
@@ -79,7 +86,7 @@ def difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 @pytest.mark.parametrize("name", ["masked_lm", "classifier", "half"])
 def test_a_preset_of_keras_hub_gives_its_numbers(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     given = expected(name)
-    albert = read_keras(PRESETS / name, TOKENIZER if name == "half" else None).model
+    albert = read_with(TOKENIZER if name == "half" else None, PRESETS / name).model
     hidden, real = hidden_of(albert, given), given["attention_mask"].bool()
     pooled = albert.encoder.pooler(hidden[:, 0]).tanh()
     found = difference(hidden[real], given["hidden"][real]), difference(pooled, given["pooled"])
@@ -89,7 +96,7 @@ def test_a_preset_of_keras_hub_gives_its_numbers(name: str, capsys: pytest.Captu
 
 
 def test_the_head_for_hidden_words_comes_with_a_preset() -> None:
-    given, folder = expected("masked_lm"), read_keras(PRESETS / "masked_lm")
+    given, folder = expected("masked_lm"), load_any(PRESETS / "masked_lm")
     assert isinstance(folder.task, Mask)
     real, head = given["attention_mask"].bool(), folder.model.heads["mlm"]
     hidden, table = hidden_of(folder.model, given), folder.model.encoder.word_embeddings.weight
@@ -99,7 +106,7 @@ def test_the_head_for_hidden_words_comes_with_a_preset() -> None:
 
 
 def test_a_classifier_comes_with_a_preset() -> None:
-    given, folder = expected("classifier"), read_keras(PRESETS / "classifier")
+    given, folder = expected("classifier"), load_any(PRESETS / "classifier")
     assert isinstance(folder.task, Classify)
     assert folder.task.labels == ["LABEL_0", "LABEL_1", "LABEL_2"]
     pooled = folder.model.encoder.pooler(hidden_of(folder.model, given)[:, 0]).tanh()
@@ -108,7 +115,7 @@ def test_a_classifier_comes_with_a_preset() -> None:
 
 
 def test_the_tokenizer_of_a_preset_is_read() -> None:
-    ours = read_keras(PRESETS / "masked_lm").tokenizer.encode(["the cat sat"])[0]
+    ours = load_any(PRESETS / "masked_lm").tokenizer.encode(["the cat sat"])[0]
     assert list(ours.ids) == list(TOKENIZER.encode(["the cat sat"])[0].ids)
 
 
@@ -116,7 +123,7 @@ def test_the_tokenizer_of_a_preset_is_read() -> None:
 def test_ours_to_keras_and_back_is_bit_equal(name: str, tmp_path: Path) -> None:
     before = pretrained(**SHARING[name])
     write_keras(tmp_path, before)
-    after = read_keras(tmp_path)
+    after = load_any(tmp_path)
     assert after.model.config == before.model.config
     assert after.max_length == before.max_length
     states = before.model.state_dict()
@@ -130,7 +137,7 @@ def test_ours_to_keras_and_back_is_bit_equal(name: str, tmp_path: Path) -> None:
 def test_a_taught_model_goes_to_keras_and_back(task: Task[Any, Any], tmp_path: Path) -> None:
     before = taught(task)
     assert write_keras(tmp_path, before) == []
-    after = read_keras(tmp_path)
+    after = load_any(tmp_path)
     assert type(after.task) is type(task)
     assert after.task.settings() == task.settings()
     for key, tensor in before.model.state_dict().items():
@@ -141,8 +148,8 @@ def test_a_taught_model_goes_to_keras_and_back(task: Task[Any, Any], tmp_path: P
 
 
 def test_a_preset_becomes_a_hugging_face_folder_and_a_preset_again(tmp_path: Path) -> None:
-    save_folder(tmp_path / "ours", read_keras(PRESETS / "masked_lm"))
-    write_keras(tmp_path / "theirs", load_folder(tmp_path / "ours"))
+    save_folder(tmp_path / "ours", load_any(PRESETS / "masked_lm"))
+    write_keras(tmp_path / "theirs", load_any(tmp_path / "ours"))
     for name in ("model.weights.h5", "task.weights.h5"):
         first, again = (variables(folder / name) for folder in (PRESETS / "masked_lm", tmp_path / "theirs"))
         assert first.keys() == again.keys()
@@ -171,7 +178,7 @@ def test_what_keras_has_no_place_for_is_named(tmp_path: Path) -> None:
         assert part in told
     assert write_keras(tmp_path, taught(Tag(["O", "B-A", "I-A"]))) == ["the head 'tag'"]
     assert not (tmp_path / "task.json").exists()  # nor that of the model before
-    assert read_keras(tmp_path).task is None
+    assert load_any(tmp_path).task is None
     assert write_keras(tmp_path, taught(Classify(["a", "b"], head="mlp"))) == ["the head 'classify'"]
 
 
@@ -183,7 +190,7 @@ def test_a_tokenizer_without_pieces_is_named_and_comes_back(tmp_path: Path) -> N
     assert not (tmp_path / "tokenizer.json").exists()
     assert not (tmp_path / "preprocessor.json").exists()
     assert json.loads((tmp_path / "task.json").read_text())["config"]["preprocessor"] is None
-    assert read_keras(tmp_path).tokenizer.fingerprint == vocabulary.fingerprint
+    assert load_any(tmp_path).tokenizer.fingerprint == vocabulary.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -202,12 +209,12 @@ def test_weights_alone_are_read_with_the_config_beside_them(tmp_path: Path) -> N
     write_keras(tmp_path, folder)
     weights = (tmp_path / "model.weights.h5").rename(tmp_path / "mine.weights.h5")
     assert is_keras(weights)
-    after = read_keras(weights, TOKENIZER)
+    after = read_with(TOKENIZER, weights)
     for key, tensor in folder.model.encoder.state_dict().items():
         assert torch.equal(after.model.encoder.state_dict()[key], tensor)
     (tmp_path / "config.json").unlink()
     with pytest.raises(CheckpointError, match="has no config"):
-        read_keras(weights, TOKENIZER)
+        read_with(TOKENIZER, weights)
 
 
 def test_the_encoder_of_a_whole_model_is_found_and_its_head_named(tmp_path: Path) -> None:
@@ -221,7 +228,7 @@ def test_the_encoder_of_a_whole_model_is_found_and_its_head_named(tmp_path: Path
         head.copy("layers/masked_lm_head", whole["layers"])
         head.copy("optimizer", whole)
     with pytest.warns(UserWarning, match=r"masked_lm_head.* belong to no encoder") as told:
-        folder = read_keras(tmp_path / "whole.weights.h5", TOKENIZER)
+        folder = read_with(TOKENIZER, tmp_path / "whole.weights.h5")
     assert "optimizer" not in str(told[0].message)
     given = expected("masked_lm")
     real = given["attention_mask"].bool()
@@ -234,7 +241,7 @@ def test_names_of_former_versions_are_known(tmp_path: Path) -> None:
         file.move("layers", "_layer_checkpoint_dependencies")
         attention = file["_layer_checkpoint_dependencies/transformer_encoder/_self_attention_layer"]
         attention.move("query_dense", "_query_dense")
-    assert read_keras(tmp_path).model.config.num_hidden_groups == 2
+    assert load_any(tmp_path).model.config.num_hidden_groups == 2
 
 
 def test_a_head_of_another_kind_is_left_out_with_a_warning(tmp_path: Path) -> None:
@@ -242,12 +249,12 @@ def test_a_head_of_another_kind_is_left_out_with_a_warning(tmp_path: Path) -> No
     content = json.loads((tmp_path / "task.json").read_text())
     (tmp_path / "task.json").write_text(json.dumps(content | {"class_name": "AlbertPoet"}))
     with pytest.warns(UserWarning, match="no head for AlbertPoet"):
-        assert read_keras(tmp_path).task is None
+        assert load_any(tmp_path).task is None
 
 
 def test_a_preset_without_a_tokenizer_asks_for_one() -> None:
-    with pytest.raises(CheckpointError, match="give the tokenizer"):
-        read_keras(PRESETS / "half")
+    with pytest.raises(CheckpointError, match="has no vocabulary"):
+        load_any(PRESETS / "half")
 
 
 def test_what_is_keras_is_recognised(tmp_path: Path) -> None:
@@ -269,7 +276,7 @@ def test_a_config_of_something_else_is_refused(changes: dict[str, Any], complain
     content = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(content | changes))
     with pytest.raises(CheckpointError, match=complaint):
-        read_keras(tmp_path)
+        load_any(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +294,7 @@ def test_weights_of_another_shape_are_refused(changes: dict[str, Any], complaint
     content["config"] |= changes
     (tmp_path / "config.json").write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match=complaint):
-        read_keras(tmp_path)
+        load_any(tmp_path)
 
 
 def _soft(file: Any) -> None:
@@ -352,7 +359,7 @@ def test_a_hostile_file_is_refused(harm: Any, complaint: str, tmp_path: Path) ->
     with h5py.File(tmp_path / "model.weights.h5", "a") as file:
         harm(file)
     with pytest.raises(CheckpointError, match=complaint):
-        read_keras(tmp_path)
+        load_any(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"no", b"\x89HDF\r\n\x1a\n" + bytes(2000), None])
@@ -361,10 +368,10 @@ def test_a_damaged_file_is_refused(content: bytes | None, tmp_path: Path) -> Non
     path = tmp_path / "model.weights.h5"
     path.write_bytes(path.read_bytes()[:5000] if content is None else content)
     with pytest.raises(CheckpointError, match="not an HDF5 file or damaged"):
-        read_keras(tmp_path)
+        load_any(tmp_path)
     path.unlink()
     with pytest.raises(CheckpointError, match="weights are missing"):
-        read_keras(tmp_path)
+        load_any(tmp_path)
 
 
 def test_layers_that_should_be_shared_and_are_not_are_refused(tmp_path: Path) -> None:
@@ -372,12 +379,12 @@ def test_layers_that_should_be_shared_and_are_not_are_refused(tmp_path: Path) ->
     with h5py.File(tmp_path / "model.weights.h5", "a") as file:
         file["layers/transformer_encoder_2/_self_attention_layer/query_dense/vars/0"][0, 0, 0] += 1
     with pytest.raises(CheckpointError, match="differs from its copies"):
-        read_keras(tmp_path)
+        load_any(tmp_path)
     write_keras(tmp_path, pretrained(num_hidden_groups=3))
     with h5py.File(tmp_path / "model.weights.h5", "a") as file:
         file["layers/transformer_encoder_1/_self_attention_layer/query_dense/vars/0"][0, 0, 0] += 1
     with pytest.raises(CheckpointError, match="differs from another layer's"):
-        read_keras(tmp_path)
+        load_any(tmp_path)
 
 
 def test_every_tensor_of_the_encoder_has_one_place() -> None:

@@ -8,20 +8,25 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import litebert
 from litebert.cli import main
-from litebert.interop.huggingface import tensors_of
+from litebert.interop.huggingface import Folder, save_folder, tensors_of
+from litebert.model import Albert, pretraining_heads
 from litebert.predict import Model
 from litebert.recipes import _verifying
+from litebert.tasks import Mask, Tag
 from tests.conftest import PROSE, REPOSITORY, peer
 from tests.interop.test_formats import FIXTURES, TENSORFLOW, assert_same_states, settings_in, with_their_names
+from tests.interop.test_huggingface import stir
 from tests.interop.test_tensorflow import tensorflow
 from tests.test_readme import blocks
 
@@ -110,6 +115,75 @@ def test_a_head_that_the_target_does_not_have_is_named(
     assert "left out: the head 'order'" in said
 
 
+@pytest.mark.parametrize("with_vocabulary", [True, False])
+def test_what_is_not_in_what_was_written_is_not_called_taken(
+    with_vocabulary: bool, model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "ours"
+    model.save(source)
+    size = model.config.hidden_size
+    head = {"classifier.weight": torch.ones(3, size), "classifier.bias": torch.ones(3)}
+    save_file(load_file(source / "model.safetensors") | head | {"strange.weight": torch.ones(2)},
+              source / "model.safetensors")  # fmt: skip
+    settings = json.loads((source / "config.json").read_text())
+    settings |= {"architectures": ["AlbertForSequenceClassification"], "num_labels": 3, "litebert": {}}
+    (source / "config.json").write_text(json.dumps(settings))
+    if not with_vocabulary:
+        (source / "tokenizer.json").unlink()
+        (source / "spiece.model").unlink(missing_ok=True)
+    converted(source, tmp_path / "out")
+    said = capsys.readouterr().out
+    told = json.loads((tmp_path / "out" / "convert.json").read_text())
+    taken = {row["becomes"] for row in told["rows"] if row["becomes"]}
+    assert taken == set(load_file(tmp_path / "out" / "model.safetensors"))
+    why = {row["name"]: row["why"] for row in told["rows"] if not row["becomes"]}
+    assert why["strange.weight"] == "litebert has no head for it"
+    assert why["predictions.bias"] == "a head beside that of the model's task, which alone is kept"
+    assert f"{len(told['rows'])} tensors found, {len(taken)} taken, 8 left out" in said
+    assert any("litebert has no head for predictions.LayerNorm" in remark for remark in told["remarks"])
+
+
+def test_what_litebert_warns_of_stands_among_the_remarks(
+    model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    albert = Albert(replace(model.config, hidden_act="gelu"), pretraining_heads(model.config))
+    save_folder(tmp_path / "exact", Folder(albert, model.tokenizer, Mask(), 64))
+    converted(tmp_path / "exact", tmp_path / "out", "--to", "google")
+    said = "hidden_act='gelu' is the exact GELU"
+    assert said in capsys.readouterr().out
+    told = json.loads((tmp_path / "out" / "convert.json").read_text())["remarks"]
+    assert sum(said in remark for remark in told) == 1
+
+
+def test_a_head_that_google_would_halve_stands_among_the_remarks(model: Model, tmp_path: Path) -> None:
+    task = Tag(["O", "B-A", "I-A"], crf=True)
+    albert = Albert(model.config, {"tag": task.head(model.config)})
+    save_folder(tmp_path / "crf", Folder(albert, model.tokenizer, task, 64))
+    converted(tmp_path / "crf", tmp_path / "out", "--to", "google")
+    told = json.loads((tmp_path / "out" / "convert.json").read_text())
+    assert any("no whole place for the head 'tag'" in remark for remark in told["remarks"])
+    assert not [row for row in told["rows"] if row["name"].startswith("classifier.") and row["becomes"]]
+
+
+def test_a_head_of_keras_that_is_not_read_stands_among_the_remarks(tmp_path: Path) -> None:
+    peer("h5py")
+    preset = shutil.copytree(FIXTURES / "keras" / "classifier", tmp_path / "preset")
+    settings = json.loads((preset / "task.json").read_text()) | {"class_name": "AlbertOther"}
+    (preset / "task.json").write_text(json.dumps(settings))
+    converted(preset, tmp_path / "out")
+    told = json.loads((tmp_path / "out" / "convert.json").read_text())["remarks"]
+    assert any("litebert has no head for AlbertOther" in remark for remark in told)
+
+
+def test_a_head_of_keras_of_unknown_kind_stands_among_the_remarks(tmp_path: Path) -> None:
+    peer("h5py")
+    preset = shutil.copytree(FIXTURES / "keras" / "classifier", tmp_path / "preset")
+    (preset / "task.json").unlink()
+    converted(preset, tmp_path / "out")
+    told = json.loads((tmp_path / "out" / "convert.json").read_text())["remarks"]
+    assert any("task.weights.h5: task.json, which says what head this is" in remark for remark in told)
+
+
 def test_without_a_vocabulary_the_weights_alone_are_converted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,6 +204,8 @@ def test_nothing_is_overwritten_and_nothing_half_written(tmp_path: Path, capsys:
     converted(TENSORFLOW / "google", tmp_path / "out")
     assert "already holds a model" in complaint(capsys, TENSORFLOW / "google", tmp_path / "out")
     assert "where the source lies" in complaint(capsys, TENSORFLOW / "google", TENSORFLOW / "google")
+    module = shutil.copytree(TENSORFLOW / "hub" / "module", tmp_path / "module")
+    assert "where the source lies" in complaint(capsys, module, module / "variables")
     assert "is a BERT's" in complaint(capsys, TENSORFLOW / "bert", tmp_path / "bert")
     assert not (tmp_path / "bert").exists()
 
@@ -177,6 +253,52 @@ def test_verify_holds_hidden_states_against_transformers(
     assert 0 <= off < 1e-5
 
 
+OWN: dict[str, tuple[dict[str, Any], Any]] = {
+    "a relative bias": ({"relative_attention_distance": 4}, None),
+    "an embedding of depth": ({"depth_embedding": True}, None),
+    "adapters": ({"lora_rank": 2}, None),
+    "weights in eight bits": ({}, {}),
+}
+
+
+@pytest.mark.parametrize("part", OWN)
+def test_what_transformers_does_not_have_is_not_held_against_it(
+    part: str, model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer("transformers")
+    changes, int8 = OWN[part]
+    config = replace(model.config, **changes)
+    albert = Albert(config, pretraining_heads(config))
+    stir(albert)
+    save_folder(tmp_path / "own", Folder(albert, model.tokenizer, Mask(), 64, int8=int8))
+    converted(tmp_path / "own", tmp_path / "out", "--verify")
+    assert f"not verified: transformers has no ALBERT with {part}" in capsys.readouterr().out
+
+
+def test_a_head_of_our_own_does_not_hinder_verifying(
+    model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer("transformers")
+    task = Tag(["O", "B-A", "I-A"], crf=True)
+    albert = Albert(model.config, {"tag": task.head(model.config)}).eval()
+    save_folder(tmp_path / "crf", Folder(albert, model.tokenizer, task, 64))
+    converted(tmp_path / "crf", tmp_path / "out", "--verify", "--json")
+    assert json.loads(capsys.readouterr().out)["off"] < 1e-5
+
+
+@pytest.mark.parametrize("name", ["weights.bin", "weights.safetensors"])
+def test_verify_holds_a_lone_file_of_transformers_against_it(
+    name: str, model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer("transformers")
+    tensors = dict(tensors_of(model.albert))
+    (torch.save if name.endswith(".bin") else save_file)(tensors, tmp_path / name)
+    settings_in(tmp_path, model)
+    (tmp_path / "config.json").rename(tmp_path / "albert.json")
+    converted(tmp_path / name, tmp_path / "out", "--verify", "--json")
+    assert 0 <= json.loads(capsys.readouterr().out)["off"] < 1e-5
+
+
 def test_what_differs_is_not_written(
     model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,12 +318,27 @@ def test_verify_says_that_the_framework_is_missing(
     assert "not verified: tensorflow is not installed here" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("fixture", ["google", "google_shards", "hub/module", "objects", "albert_zh"])
-def test_verify_holds_hidden_states_against_real_tensorflow(fixture: str, tmp_path: Path) -> None:
-    command = [tensorflow(), "-m", "litebert", "convert", TENSORFLOW / fixture, tmp_path / "out", "--verify", "--json"]
+def off_by_tensorflow(source: Path, out: Path) -> float:
+    command = [tensorflow(), "-m", "litebert", "convert", source, out, "--verify", "--json"]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "src")}
     run = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True, env=environment)
-    assert json.loads(run.stdout)["off"] < 1e-5
+    return json.loads(run.stdout)["off"]
+
+
+@pytest.mark.parametrize("fixture", ["google", "google_shards", "hub/module", "objects", "albert_zh"])
+def test_verify_holds_hidden_states_against_real_tensorflow(fixture: str, tmp_path: Path) -> None:
+    assert off_by_tensorflow(TENSORFLOW / fixture, tmp_path / "out") < 1e-5
+
+
+def test_the_exact_gelu_is_verified_by_the_exact_one(model: Model, tmp_path: Path) -> None:
+    tensorflow()
+    albert = Albert(replace(model.config, hidden_act="gelu"), pretraining_heads(model.config)).eval()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in albert.parameters():  # so large that the two differ by more than rounding does
+        torch.nn.init.normal_(parameter, std=0.3, generator=generator)
+    save_folder(tmp_path / "exact", Folder(albert, model.tokenizer, Mask(), 64))
+    converted(tmp_path / "exact", tmp_path / "google", "--to", "google")
+    assert off_by_tensorflow(tmp_path / "google", tmp_path / "out") < 1e-5
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------

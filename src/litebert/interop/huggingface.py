@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from litebert.errors import CheckpointError, ConfigError
 from litebert.files import HASHES, read_json, replacing, sha256_of, write_json
 from litebert.interop.sentence_transformers import read_map, write_modules
-from litebert.interop.weights import in_eight_bits, read_tensors
+from litebert.interop.weights import in_eight_bits
 from litebert.model import Albert, AlbertConfig, Encoder, pretraining_heads
 from litebert.model.int8 import Ranges, places_of
 from litebert.model.sentences import SentenceHead, SentenceMap
@@ -80,13 +80,6 @@ class Folder:
     """What vectors of sentences go through."""
     int8: Ranges | None = None
     """Weights are held in eight bits, and between what its products' inputs lie, empty if that is not known."""
-
-
-def load_folder(path: Path) -> Folder:
-    """Read a folder that litebert or transformers saved."""
-    settings = read_settings(path)
-    config_from(settings, path)  # what it refuses need not be read
-    return assembled(path, settings, read_tensors(path))
 
 
 def assembled(

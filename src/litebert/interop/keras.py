@@ -19,7 +19,7 @@ from torch import Tensor
 
 from litebert.errors import CheckpointError, ConfigError
 from litebert.files import atomic_write, read_json, write_json
-from litebert.interop.huggingface import Folder, assembled, config_from, settings_of, tensors_of
+from litebert.interop.huggingface import Folder, config_from, settings_of, tensors_of
 from litebert.interop.keras_weights import (
     Place,
     class_places,
@@ -69,22 +69,6 @@ def is_keras(path: Path) -> bool:
     if path.is_dir():
         return (path / WEIGHTS).is_file() or (path / TASK_WEIGHTS).is_file()
     return path.name.endswith(".weights.h5")
-
-
-def read_keras(path: Path, tokenizer: Tokenizer | None = None) -> Folder:
-    """Read a preset folder of keras-hub's ALBERT, or a `.weights.h5` with its config.json beside it.
-
-    `tokenizer` is for those that have none of their own.
-    """
-    settings, tensors = read_preset(path)
-    folder = path if path.is_dir() else path.parent
-    tokenizer = tokenizer or preset_tokenizer(folder)
-    if tokenizer is None:
-        raise CheckpointError(
-            f"{folder}: has no {SPIECE}, so nothing here makes texts into ids; give the tokenizer that the model was "
-            "trained with"
-        )
-    return assembled(folder, settings, tensors, tokenizer)
 
 
 def read_preset(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -251,7 +235,14 @@ def _own_settings(ours: Any, chosen: dict[str, Any], folder: Path) -> dict[str, 
 def _read_head(folder: Path, settings: dict[str, Any], config: AlbertConfig) -> dict[str, Tensor]:
     """The head's tensors; settings learn which task it is for, unless they know."""
     path, weights = folder / "task.json", folder / TASK_WEIGHTS
-    if not (path.is_file() and weights.is_file()):
+    if not weights.is_file():
+        return {}
+    if not path.is_file():
+        warnings.warn(
+            f"{weights}: {path.name}, which says what head this is, does not lie beside it; the encoder is read "
+            "without the head: put the file back to have both",
+            stacklevel=3,
+        )
         return {}
     content = read_json(path)
     name = _FORMER.get(str(content.get("class_name")), content.get("class_name"))

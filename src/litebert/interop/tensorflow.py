@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,11 @@ from torch import Tensor
 
 from litebert.errors import CheckpointError, ConfigError
 from litebert.files import atomic_write, write_json
-from litebert.interop.google_names import PROJECT, SECOND, WORDS, to_google, to_huggingface
-from litebert.interop.huggingface import Folder, config_from, settings_of, tensors_of
+from litebert.interop.google_names import PROJECT, SECOND, WORDS, is_lone_patients, to_google, to_huggingface
+from litebert.interop.huggingface import Folder, config_from, name_map, settings_of, tensors_of
 from litebert.interop.sentence_transformers import write_modules
 from litebert.interop.source import NO_HEAD, Row, Source, settings_beside
-from litebert.interop.tensor_bundle import OBJECT_GRAPH, Bundle, write_bundle
+from litebert.interop.tensor_bundle import OBJECT_GRAPH, Bundle, Entry, write_bundle
 from litebert.model.config import PRESETS, AlbertConfig
 
 CHECKPOINT = "model.ckpt-best"
@@ -30,7 +31,14 @@ CONFIG = "albert_config.json"
 ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu"}
 """Google's names of them, and ours: its GELU is the one by tanh."""
 _COUNTERS = ("global_step", "beta1_power", "beta2_power", "save_counter")
-_SLOTS = ("adam_m", "adam_v", "lamb_m", "lamb_v", "Adam", "Adam_1", "Momentum", "ExponentialMovingAverage")
+_SLOTS = (
+    "adam_m", "adam_v", "lamb_m", "lamb_v", "Adam", "Adam_1", "AdamWeightDecay", "AdamWeightDecay_1", "LAMB",
+    "LAMB_1", "Momentum", "RMSProp", "RMSProp_1", "RMSProp_2", "Adagrad", "Adadelta", "Adadelta_1", "Ftrl", "Ftrl_1",
+    "ExponentialMovingAverage",
+)  # fmt: skip
+"""What optimizers keep below a weight, of its shape."""
+_SHORT, _MEANS = ("m", "v"), ("vr", "vc")
+"""Adafactor's, which could mean anything elsewhere; the last two are means, of rows and of columns."""
 _EMBEDDINGS, _FIRST = "albert.embeddings.", "albert.encoder.albert_layer_groups.0.albert_layers.0"
 TABLE_LIMIT = 1 << 28
 """Numbers of a table that two are multiplied into; that of the largest of albert_zh's shape has 87 million."""
@@ -42,8 +50,8 @@ def read_checkpoint(index: Path) -> Source:
     """Read the ALBERT of a checkpoint: the weights that it has a place for, and why others are left out."""
     bundle = Bundle(index)
     called = bundle.names()
-    names = set(called.values())
-    prefix = _prefix(names, index)
+    shapes = {name: bundle.entries[key].shape for key, name in called.items()}
+    prefix = _prefix(set(shapes), index)
     places = {key: name.removeprefix(prefix) for key, name in called.items() if bundle.entries[key].is_weight}
     _refuse_bert(set(places.values()), index)
     found = {key: to_huggingface(name) for key, name in places.items()}
@@ -51,7 +59,7 @@ def read_checkpoint(index: Path) -> Source:
     for key, entry in bundle.entries.items():
         known, name = found.get(key), places.get(key, "")
         if known is None and name != SECOND:
-            rows.append(Row(called[key], entry.shape, why=_why_not(called[key], entry.kind, names)))
+            rows.append(Row(called[key], entry.shape, why=_why_not(called[key], entry, shapes)))
             continue
         becomes, transposed = known or (SECOND, False)
         if becomes in tensors:
@@ -70,6 +78,11 @@ def described(path: Path, tensors: dict[str, Tensor], rows: list[Row], kind: str
     remarks: list[str] = []
     theirs = SECOND in tensors
     settings = _settings(path, sizes_of(tensors, path), theirs, remarks, torch_names)
+    if settings.get("hidden_act", "") is None:
+        raise CheckpointError(
+            f"{path.parent}: hidden_act=null: Google's code then has no activation, and no ALBERT of transformers' or "
+            "ours does without one; say in its settings which one the model was trained with"
+        )
     if theirs:
         kind += " of albert_zh's own kind"
         rows = _fold(tensors, rows, path)
@@ -84,21 +97,22 @@ def described(path: Path, tensors: dict[str, Tensor], rows: list[Row], kind: str
             f"{path}: of {config.num_hidden_layers} layers in {settings['num_hidden_groups']} groups Google's division "
             "puts some into other groups than transformers' does; this model cannot be expressed"
         )
-    framework = "" if torch_names else "tensorflow"
+    by_transformers = torch_names and not any(is_lone_patients(row.name) for row in rows)
+    framework = "transformers" if by_transformers else "" if torch_names else "tensorflow"
     return Source(kind, framework, path, _with_task(settings, tensors), tensors, rows, remarks)
 
 
 def write_google(folder: Folder, path: Path) -> list[Row]:
     """Write what google-research/albert reads: a checkpoint, albert_config.json and the vocabulary's files.
 
-    Returns what each tensor became; those that are not named there have no place in it.
+    Returns what each tensor became. A head that it has no whole place for is left out, with its task and a warning.
     """
+    folder = _what_google_holds(folder)
     settings = _google_settings(folder)
     tensors, rows = dict[str, Tensor](), []
     for name, tensor in _without_identity(tensors_of(folder.model), folder.model.config):
         known = to_google(name)
-        if known is None:
-            continue  # a head that Google's code does not have; who converts is told
+        assert known is not None, name  # other heads were left out, and other encoders refused
         becomes, transposed = known
         tensors[becomes] = tensor.T if transposed else tensor
         rows.append(Row(name, tuple(tensor.shape), becomes))
@@ -244,13 +258,16 @@ def _refuse_bert(names: set[str], index: Path) -> None:
         )
 
 
-def _why_not(name: str, kind: str, names: set[str]) -> str:
+def _why_not(name: str, entry: Entry, shapes: Mapping[str, tuple[int, ...]]) -> str:
     before, _, last = name.rpartition("/")
     if last in _COUNTERS or name == OBJECT_GRAPH:
         return "counts steps or names objects: no weight"
-    if before in names or last in _SLOTS or ".OPTIMIZER_SLOT" in name:
+    alike = shapes.get(before, entry.shape) == entry.shape  # without its weight, that one is what is missing
+    short = before in shapes and (last in _MEANS or (last in _SHORT and alike))
+    is_state = short or (last in _SLOTS and alike)
+    if is_state or ".OPTIMIZER_SLOT" in name:
         return "a state of the optimizer"
-    return NO_HEAD if kind.startswith(("float", "bfloat")) else f"{kind}: no weight"
+    return NO_HEAD if entry.kind.startswith(("float", "bfloat")) else f"{entry.kind}: no weight"
 
 
 def _refuse_strangers(rows: Iterable[Row], prefix: str, index: Path) -> None:
@@ -259,6 +276,27 @@ def _refuse_strangers(rows: Iterable[Row], prefix: str, index: Path) -> None:
         if row.why == NO_HEAD and row.name.startswith(f"{prefix}bert/"):
             raise CheckpointError(f"{index}: an ALBERT has no place for {row.name} of shape {row.shape}, which is part "
                                   "of the encoder; this is another architecture")  # fmt: skip
+
+
+def _what_google_holds(folder: Folder) -> Folder:
+    """The model with those heads that Google's code takes whole: half a head is no head."""
+    heads, names = folder.model.heads, list(name_map(folder.model))
+    halved = [
+        head
+        for head in heads
+        if any(ours.startswith(f"heads.{head}.") and to_google(theirs) is None for ours, theirs, _ in names)
+    ]
+    for head in halved:
+        warnings.warn(
+            f"Google's code has no whole place for the head {head!r}: it is left out, and its task too; use --to "
+            "huggingface to keep them",
+            stacklevel=3,
+        )
+    if not halved:
+        return folder
+    model = folder.model.with_heads({name: head for name, head in heads.items() if name not in halved})
+    lost = folder.task is not None and folder.task.head_name in halved
+    return replace(folder, model=model, task=None if lost else folder.task)
 
 
 def _google_settings(folder: Folder) -> dict[str, Any]:

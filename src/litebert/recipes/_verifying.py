@@ -19,6 +19,7 @@ from litebert.interop.google_names import SECOND, WORDS
 from litebert.interop.huggingface import config_from, weights_of
 from litebert.interop.source import Source
 from litebert.interop.tensor_bundle import INDEX, Bundle
+from litebert.interop.weights import read_file
 from litebert.model.config import AlbertConfig
 
 SEQUENCES, LONGEST = 3, 32
@@ -35,12 +36,26 @@ def difference(source: Source) -> float | str:
         return "not verified: no library of today computes this kind of checkpoint"
     if find_spec(framework) is None:
         return f"not verified: {framework.replace('_', '-')} is not installed here; it computes this kind of checkpoint"
+    if own := _own_parts(source):
+        return f"not verified: {framework.replace('_', '-')} has no ALBERT with {' and '.join(own)}"
     model, _ = weights_of(source.folder, dict(source.settings), dict(source.tensors))
     inputs = _inputs(model.config)
     with torch.inference_mode():
         ours = model.encoder(*inputs)
     theirs = {"tensorflow": _by_tensorflow, "transformers": _by_transformers, "keras_hub": _by_keras}[framework]
     return float((ours - theirs(source, inputs))[inputs[1].bool()].abs().max())
+
+
+def _own_parts(source: Source) -> list[str]:
+    """What of the encoder litebert alone computes; another library would ignore it and give something else."""
+    config, ours = config_from(source.settings, source.folder), source.settings.get("litebert", {})
+    parts = {
+        "a relative bias": config.relative_attention_distance,
+        "an embedding of depth": config.depth_embedding,
+        "adapters": config.lora_rank,
+        "weights in eight bits": "int8" in ours,
+    }
+    return [name for name, there in parts.items() if there]
 
 
 def _inputs(config: AlbertConfig) -> tuple[Tensor, Tensor, Tensor]:
@@ -58,7 +73,11 @@ def _by_transformers(source: Source, inputs: tuple[Tensor, Tensor, Tensor]) -> T
     transformers = import_module("transformers")
     ids, mask, segments = inputs
     transformers.logging.set_verbosity_error()
-    model = transformers.AlbertModel.from_pretrained(source.path).float().eval()
+    given: dict[str, Any] = {"pretrained_model_name_or_path": source.path}
+    if source.path.is_file():  # which need not be called as transformers calls it, nor its settings
+        config = transformers.AlbertConfig.from_dict(source.settings)
+        given = {"pretrained_model_name_or_path": None, "config": config, "state_dict": read_file(source.path)}
+    model = transformers.AlbertModel.from_pretrained(**given).float().eval()
     with torch.inference_mode():
         return model(ids, attention_mask=mask, token_type_ids=segments).last_hidden_state
 
@@ -113,7 +132,8 @@ class _Network:
         attend, out, first_norm, widen, narrow, last_norm = names
         rows = self._norm(rows + self._dense(self._attention(rows, bias, attend), out), first_norm)
         wide = self._dense(rows, widen)
-        wide = self.tf.nn.relu(wide) if self.config.hidden_act == "relu" else self.tf.nn.gelu(wide, approximate=True)
+        by_tanh = self.config.hidden_act == "gelu_new"
+        wide = self.tf.nn.relu(wide) if self.config.hidden_act == "relu" else self.tf.nn.gelu(wide, approximate=by_tanh)
         return self._norm(rows + self._dense(wide, narrow), last_norm)
 
     def _attention(self, rows: Any, bias: Any, name: str) -> Any:

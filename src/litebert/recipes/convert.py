@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections import Counter
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -26,15 +28,18 @@ from litebert.files import write_json
 from litebert.recipes._shared import make_console, refuse_overwrite, working, write_run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from litebert.interop.huggingface import Folder
     from litebert.interop.source import Row, Source
+    from litebert.model import Albert
 
 Target = Literal["huggingface", "google", "keras", "sentence-transformers", "onnx"]
 LIMIT = 1e-4
 """How far hidden states may be off from the source's; they usually are 1e-6."""
 NO_PLACE = "there is no place for it in what was written"
+OTHER_HEAD = "a head beside that of the model's task, which alone is kept"
+KNOWN_HEADS = ("predictions.", "sop_classifier.", "classifier.", "qa_outputs.")
 WIDE = 200
 """Columns where nobody looks at a screen."""
 MADE = {"config.json": "a model", "albert_config.json": "a checkpoint", "model.onnx": "an exported model"}
@@ -59,7 +64,8 @@ class Config:
 
     def __post_init__(self) -> None:
         given = Path(self.source).resolve()
-        if self.out.resolve() == (given if given.is_dir() else given.parent):
+        places = (given, given / "variables") if given.is_dir() else (given.parent,)  # where a SavedModel has them
+        if self.out.resolve() in places:
             raise ConfigError(f"{self.out} is where the source lies; choose another --out")
         for name, what in MADE.items():
             refuse_overwrite(self.out / name, what)
@@ -88,7 +94,8 @@ def run(config: Config) -> None:
         raise ConfigError(
             f"{path} is an adapted model, a head on another one; convert that one, or use litebert export"
         )
-    with working(console, f"reading {path}"):
+    warned: list[str] = []
+    with working(console, f"reading {path}"), _caught(warned):
         source = read_source(path)
     remarks, off = list(source.remarks), None
     if source.tokenizer is None:
@@ -102,16 +109,16 @@ def run(config: Config) -> None:
     if config.verify:
         from litebert.recipes._verifying import difference
 
-        with working(console, "computing hidden states with the source's framework"):
+        with working(console, "computing hidden states with the source's framework"), _caught(warned):
             found = difference(source)
         off, said = (None, [found]) if isinstance(found, str) else (found, [])
         remarks += said
         if off is not None and off > LIMIT:
             raise CheckpointError(f"hidden states are off by {off:.1e} from what the source's framework gives, so "
                                   "nothing was written; please report this")  # fmt: skip
-    with working(console, f"writing {config.out}"):
+    with working(console, f"writing {config.out}"), _caught(warned):
         rows = _write(config, source, remarks)
-    figures = Figures(source.kind, config.to, rows, remarks, off)
+    figures = Figures(source.kind, config.to, rows, list(dict.fromkeys(remarks + warned)), off)
     write_json(config.out / "convert.json", asdict(figures))
     write_run(config.out, "convert", config)
     _print(config, figures)
@@ -124,24 +131,53 @@ def _write(config: Config, source: Source, remarks: list[str]) -> list[Row]:
     from litebert.interop.source import Row
 
     if source.tokenizer is None:
-        save_weights(config.out, *weights_of(source.folder, dict(source.settings), dict(source.tensors)))
-        return source.rows
+        model, task = weights_of(source.folder, dict(source.settings), dict(source.tensors))
+        save_weights(config.out, model, task)
+        return _assembled(source.rows, model)
     folder = folder_of(source)
+    read = _assembled(source.rows, folder.model)
     if config.to in ("huggingface", "sentence-transformers"):
         save_folder(config.out, folder)
     elif config.to == "google":
         from litebert.interop.tensorflow import write_google
 
-        return _joined(source.rows, write_google(folder, config.out))
+        return _joined(read, write_google(folder, config.out))
     elif config.to == "keras":
         from litebert.interop.keras import places_in, read_preset, write_keras
 
         remarks += [f"left out: {what}" for what in write_keras(config.out, folder)]
         places = places_in(*read_preset(config.out), config.out)
-        return _joined(source.rows, [Row(place.ours, place.shape, place.theirs) for place in places])
+        return _joined(read, [Row(place.ours, place.shape, place.theirs) for place in places])
     else:
         _export(config, folder)
-    return source.rows
+    return read
+
+
+@contextmanager
+def _caught(warned: list[str]) -> Iterator[None]:
+    """Keep what litebert warns of, so that it stands among the remarks; others' warnings are shown as ever."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for one in caught:
+        if Path(__file__).parents[1] in Path(one.filename).parents:
+            warned.append(str(one.message))
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+
+
+def _assembled(rows: Sequence[Row], model: Albert) -> list[Row]:
+    """What was read may have no place in the model that was made of it: then it is left out, and why."""
+    from litebert.interop.huggingface import tensors_of
+    from litebert.interop.source import NO_HEAD
+
+    held = {name for name, _ in tensors_of(model)}
+    return [
+        replace(row, becomes="", why=OTHER_HEAD if row.becomes.startswith(KNOWN_HEADS) else NO_HEAD)
+        if row.becomes and row.becomes not in held
+        else row
+        for row in rows
+    ]
 
 
 def _export(config: Config, folder: Folder) -> None:
