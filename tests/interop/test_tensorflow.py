@@ -19,10 +19,10 @@ import torch
 import litebert
 from litebert.errors import CheckpointError, ConfigError
 from litebert.interop.formats import folder_of, load_any, read_source
-from litebert.interop.google_names import to_google, to_huggingface
+from litebert.interop.google_names import SECOND, to_google, to_huggingface
 from litebert.interop.huggingface import Folder, tensors_of
 from litebert.interop.tensor_bundle import Bundle, write_bundle
-from litebert.interop.tensorflow import read_checkpoint, write_google
+from litebert.interop.tensorflow import _fold, read_checkpoint, write_google
 from litebert.model import Albert, AlbertConfig, pretraining_heads
 from litebert.predict import Model
 from litebert.tasks import Answer, Classify, Mask, Regress, Tag
@@ -209,6 +209,9 @@ REFUSED: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "no positions": ("google", without("bert/embeddings/position_embeddings"), "lacks a table of embeddings"),
     "a stranger in the encoder": ("google", having(LAYER + "gate/kernel", 2, 2), "no place for .*gate/kernel of shape"),
     "a vector as a matrix": ("google", having("bert/pooler/dense/kernel", 3), "where a matrix was expected"),
+    "a number as positions": ("google", having("bert/embeddings/position_embeddings"), "lacks a table of embeddings"),
+    "a number as segments": ("google", having("bert/embeddings/token_type_embeddings"), "lacks a table of embeddings"),
+    "a number as classes": ("google", having("output_weights"), "classifier.weight has shape .., where a matrix was"),
     "another shape": ("google", having("bert/pooler/dense/kernel", 3, 3), "has shape .3, 3. where config.json implies"),
     "two checkpoints": ("google", lambda f: shutil.copy(f / "model.ckpt-best.index", f / "model.ckpt-1.index"),
                         "holds 2 checkpoints"),
@@ -451,3 +454,11 @@ def test_a_folder_that_was_read_can_be_put_together_twice() -> None:
     first, second = folder_of(source), folder_of(source)
     assert torch.equal(first.model.encoder.pooler.weight, second.model.encoder.pooler.weight)
     assert load_any(FIXTURES / "google").max_length == first.max_length == 24
+
+
+def test_small_embeddings_wider_than_any_are_not_multiplied() -> None:
+    """The product would be small, and what is multiplied in double precision is not."""
+    words = "albert.embeddings.word_embeddings.weight"
+    tensors = {words: torch.empty(1 << 10, 1 << 20, device="meta"), SECOND: torch.empty(1 << 20, 16, device="meta")}
+    with pytest.raises(CheckpointError, match=r"1,073,741,824 numbers, over the limit"):
+        _fold(tensors, [], Path("model.ckpt.index"))

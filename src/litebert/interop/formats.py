@@ -158,7 +158,7 @@ def _read_lone_patients(path: Path, raw: dict[str, Tensor]) -> Source:
         spelled, shape = with_slashes(name), tuple(tensor.shape)
         known = to_huggingface(spelled)
         if spelled.removesuffix("/weight") == SECOND:
-            tensors[SECOND] = tensor.T.contiguous()
+            tensors[SECOND] = tensor.T.contiguous() if tensor.dim() == 2 else tensor  # which is refused later
             rows.append(Row(name, shape, SECOND))
         elif name == _PROJECT_LAYER or spelled.startswith("cls/predictions/decoder/"):
             rows.append(Row(name, shape, why="a copy of what it is tied to"))

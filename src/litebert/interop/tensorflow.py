@@ -85,7 +85,7 @@ def described(path: Path, tensors: dict[str, Tensor], rows: list[Row], kind: str
             "puts some into other groups than transformers' does; this model cannot be expressed"
         )
     framework = "" if torch_names else "tensorflow"
-    return Source(kind, framework, path, _with_task(settings, tensors), tensors, rows, remarks)
+    return Source(kind, framework, path, _with_task(settings, tensors, path), tensors, rows, remarks)
 
 
 def write_google(folder: Folder, path: Path) -> list[Row]:
@@ -121,11 +121,11 @@ def write_google(folder: Folder, path: Path) -> list[Row]:
 def sizes_of(tensors: Mapping[str, Tensor], path: Path) -> dict[str, int]:
     """The settings that shapes tell."""
     try:
-        words, positions, segments = (
+        tables = [
             tensors[f"{_EMBEDDINGS}{name}_embeddings.weight"].shape for name in ("word", "position", "token_type")
-        )
+        ]
         wide, hidden = tensors[f"{_FIRST}.ffn.weight"].shape
-        vocabulary, small = words
+        (vocabulary, small), (positions, _), (segments, _) = tables
     except (KeyError, ValueError) as error:
         raise CheckpointError(
             f"{path}: lacks a table of embeddings or the first layer of an ALBERT ({error}); it is incomplete, or "
@@ -135,7 +135,7 @@ def sizes_of(tensors: Mapping[str, Tensor], path: Path) -> dict[str, int]:
     numbers = [tuple(map(int, block.groups())) for block in blocks if block]
     return {
         "vocab_size": vocabulary, "embedding_size": small, "hidden_size": hidden, "intermediate_size": wide,
-        "max_position_embeddings": positions[0], "type_vocab_size": segments[0],
+        "max_position_embeddings": positions, "type_vocab_size": segments,
         "num_hidden_groups": 1 + max(group for group, _ in numbers),
         "inner_group_num": 1 + max(inner for _, inner in numbers),
     }  # fmt: skip
@@ -200,10 +200,10 @@ def _fold(tensors: dict[str, Tensor], rows: list[Row], path: Path) -> list[Row]:
             f"{path}: {SECOND} of shape {tuple(second.shape)} does not fit the word embeddings; it is damaged: "
             "download it again"
         )
-    size = len(tensors[words]) * second.shape[1]
+    size = len(tensors[words]) * max(second.shape)  # both its factor and the product are held in double precision
     if size > TABLE_LIMIT:
         raise CheckpointError(
-            f"{path}: {SECOND} would make a table of {size:,} numbers, over the limit of {TABLE_LIMIT:,}; this is no "
+            f"{path}: {SECOND} takes a table of {size:,} numbers, over the limit of {TABLE_LIMIT:,}; this is no "
             "ALBERT's checkpoint"
         )
     tensors[words] = (tensors[words].double() @ second.double()).float()
@@ -211,7 +211,7 @@ def _fold(tensors: dict[str, Tensor], rows: list[Row], path: Path) -> list[Row]:
     return [Row(row.name, row.shape, words, why) if row.becomes in (words, SECOND) else row for row in rows]
 
 
-def _with_task(settings: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def _with_task(settings: dict[str, Any], tensors: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
     """What a fine-tuned checkpoint answers shows in its heads alone."""
     ours = settings.get("litebert", {})
     if "architectures" in settings or not isinstance(ours, dict) or "task" in ours:
@@ -219,7 +219,11 @@ def _with_task(settings: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[
     if "qa_outputs.weight" in tensors:
         return settings | {"architectures": ["AlbertForQuestionAnswering"]}
     if "classifier.weight" in tensors:
-        labels = {str(number): f"LABEL_{number}" for number in range(len(tensors["classifier.weight"]))}
+        shape = tuple(tensors["classifier.weight"].shape)
+        if len(shape) != 2:
+            raise CheckpointError(f"{path}: classifier.weight has shape {shape}, where a matrix was expected; it is "
+                                  "damaged: download it again")  # fmt: skip
+        labels = {str(number): f"LABEL_{number}" for number in range(shape[0])}
         problem = {"problem_type": "regression"} if len(labels) == 1 else {}
         return settings | {"architectures": ["AlbertForSequenceClassification"], "id2label": labels} | problem
     return settings
