@@ -14,7 +14,7 @@ from torch import Tensor
 import litebert
 from litebert.errors import CheckpointError
 from litebert.interop.huggingface import tensors_of
-from litebert.interop.weights import WEIGHT_LIMIT_BYTES, read_file
+from litebert.interop.weights import WEIGHT_LIMIT_BYTES, read_file, read_tensors
 from litebert.predict import Model
 
 POOLER = "albert.pooler.weight"
@@ -74,3 +74,32 @@ def test_a_number_in_place_of_a_matrix_is_refused(name: str, model: Model, tmp_p
     complaint = complaint_of(weights_in(tmp_path, model, {name: torch.tensor(1.0)}))
     assert "albert.pt" in complaint
     assert "lacks a table" in complaint or "where a matrix was expected" in complaint
+
+
+@pytest.mark.parametrize("name", ["albert.pt", "pytorch_model.bin"])
+def test_two_names_for_one_weight_are_refused(name: str, model: Model, tmp_path: Path) -> None:
+    path = weights_in(tmp_path, model, {"albert.embeddings.LayerNorm.gamma": torch.ones(1)}, name)
+    complaint = complaint_of(path if name == "albert.pt" else tmp_path)
+    assert "holds albert.embeddings.LayerNorm.weight twice, once as albert.embeddings.LayerNorm.gamma" in complaint
+
+
+def test_two_of_lone_patients_names_for_one_weight_are_refused(tmp_path: Path) -> None:
+    layer = "bert.encoder.transformer.group.0.inner_group.0.LayerNorm"
+    torch.save({f"{layer}.weight": torch.ones(2), f"{layer}.gamma": torch.ones(2)}, tmp_path / "albert.pt")
+    assert f"attention.LayerNorm.weight twice, once as {layer}.gamma" in complaint_of(tmp_path / "albert.pt")
+
+
+def test_shards_that_hold_the_same_name_are_refused(tmp_path: Path) -> None:
+    for number in (1, 2):
+        safetensors.torch.save_file({POOLER: torch.ones(2, 2)}, tmp_path / f"{number}.safetensors")
+    names = {"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(names))
+    with pytest.raises(CheckpointError, match=r"2.safetensors: holds albert.pooler.weight twice"):
+        read_tensors(tmp_path)
+
+
+def test_a_weight_that_is_no_number_is_said_to_be_none(model: Model, tmp_path: Path) -> None:
+    weight = dict(tensors_of(model.albert))[POOLER].clone()
+    weight[0, :2] = float("nan")
+    complaint = complaint_of(weights_in(tmp_path, model, {POOLER: weight}))
+    assert "albert.pooler.weight holds 2 values that are not a number (NaN)" in complaint

@@ -19,7 +19,16 @@ from litebert.interop.source import NO_HEAD, Row, Source, no_vocabulary, only_on
 from litebert.interop.table import is_table
 from litebert.interop.tensor_bundle import INDEX
 from litebert.interop.tensorflow import described, read_checkpoint
-from litebert.interop.weights import BUFFERS, FILES, current_name, is_pytorch, is_safetensors, read_file, read_folder
+from litebert.interop.weights import (
+    BUFFERS,
+    FILES,
+    current_name,
+    is_pytorch,
+    is_safetensors,
+    put,
+    read_file,
+    read_folder,
+)
 
 _PROJECT_LAYER = "cls.predictions.project_layer.weight"
 """lonePatient's copy of albert_zh's second matrix, in the head."""
@@ -125,7 +134,7 @@ def _read_folder(folder: Path) -> Source:
     raw = read_folder(folder)
     if any(map(is_lone_patients, raw)):
         return _read_lone_patients(folder / "config.json", raw)
-    tensors, rows = _by_current_names(raw)
+    tensors, rows = _by_current_names(folder, raw)
     return Source("a folder of transformers or litebert", "transformers", folder, settings, tensors, rows)
 
 
@@ -134,18 +143,18 @@ def _read_single(path: Path) -> Source:
     raw = read_file(path)
     if any(map(is_lone_patients, raw)):
         return _read_lone_patients(path, raw)
-    tensors, rows = _by_current_names(raw)
+    tensors, rows = _by_current_names(path, raw)
     return described(path, tensors, rows, "a file of transformers' weights", torch_names=True)
 
 
-def _by_current_names(raw: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[Row]]:
+def _by_current_names(path: Path, raw: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[Row]]:
     tensors, rows = dict[str, Tensor](), []
     for name, tensor in raw.items():
         if name.endswith(BUFFERS):
             rows.append(Row(name, tuple(tensor.shape), why="positions 0, 1, 2, …: no weight"))
             continue
         tied = name.startswith("predictions.decoder.")
-        tensors[current_name(name)] = tensor
+        put(tensors, current_name(name), tensor, name, path)
         why = "a copy of what it is tied to" if tied else ""
         rows.append(Row(name, tuple(tensor.shape), "" if tied else current_name(name), why))
     return tensors, rows
@@ -158,12 +167,13 @@ def _read_lone_patients(path: Path, raw: dict[str, Tensor]) -> Source:
         spelled, shape = with_slashes(name), tuple(tensor.shape)
         known = to_huggingface(spelled)
         if spelled.removesuffix("/weight") == SECOND:
-            tensors[SECOND] = tensor.T.contiguous() if tensor.dim() == 2 else tensor  # which is refused later
+            turned = tensor.T.contiguous() if tensor.dim() == 2 else tensor  # which is refused later
+            put(tensors, SECOND, turned, name, path)
             rows.append(Row(name, shape, SECOND))
         elif name == _PROJECT_LAYER or spelled.startswith("cls/predictions/decoder/"):
             rows.append(Row(name, shape, why="a copy of what it is tied to"))
         elif known is not None:
-            tensors[known[0]] = tensor
+            put(tensors, known[0], tensor, name, path)
             rows.append(Row(name, shape, known[0]))
         elif spelled.startswith("bert/"):
             raise CheckpointError(f"{path}: an ALBERT has no place for {name} of shape {shape}; it is another model's")

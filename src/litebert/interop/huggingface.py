@@ -297,6 +297,7 @@ def _assemble(model: Albert, tensors: dict[str, Tensor], folder: Path) -> dict[s
             )
         before = pieces.setdefault(ours, {}).setdefault(part or 0, tensor)
         if not torch.equal(before, tensor):
+            _refuse_nan(theirs, tensor, folder)
             raise CheckpointError(
                 f"{folder}: sharing={model.config.sharing!r} but {theirs} differs from its copies; "
                 "set litebert.sharing to 'none' in config.json"
@@ -312,6 +313,14 @@ def _assemble(model: Albert, tensors: dict[str, Tensor], folder: Path) -> dict[s
     state = {name: torch.cat([parts[i] for i in sorted(parts)]).float() for name, parts in pieces.items()}
     _check_rest(state, tensors, folder)
     return state
+
+
+def _refuse_nan(name: str, tensor: Tensor, folder: Path) -> None:
+    if count := int(tensor.isnan().sum()):
+        raise CheckpointError(
+            f"{folder}: {name} holds {count:,} values that are not a number (NaN); its training went wrong or it is "
+            "damaged: take an earlier checkpoint or download it again"
+        )
 
 
 def _new_pooler(config: AlbertConfig) -> dict[str, Tensor]:

@@ -33,7 +33,20 @@ _OLD_PYTORCH = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """The weights of a folder under current names."""
-    return {current_name(name): one for name, one in read_folder(folder).items() if not name.endswith(BUFFERS)}
+    found: dict[str, Tensor] = {}
+    for name, tensor in read_folder(folder).items():
+        if not name.endswith(BUFFERS):
+            put(found, current_name(name), tensor, name, folder)
+    return found
+
+
+def put(tensors: dict[str, Tensor], becomes: str, tensor: Tensor, name: str, path: Path) -> None:
+    """Take a tensor under another name; of two that become one nobody can say which is meant."""
+    if becomes in tensors:
+        raise CheckpointError(
+            f"{path}: holds {becomes} twice, once as {name}; it is not one model: leave only the right one in it"
+        )
+    tensors[becomes] = tensor
 
 
 def read_folder(folder: Path) -> dict[str, Tensor]:
@@ -51,7 +64,8 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
         )
     tensors: dict[str, Tensor] = {}
     for file in _shards(path) if path.suffix == ".json" else [path]:
-        tensors |= read_file(file)
+        for name, tensor in read_file(file).items():
+            put(tensors, name, tensor, name, file)
     return tensors
 
 
