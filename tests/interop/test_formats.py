@@ -135,6 +135,21 @@ def test_a_tensorflow_index_is_known_by_its_end(tmp_path: Path) -> None:
     assert_same_states(litebert.load(TENSORFLOW / "google"), litebert.load(copy))
 
 
+def test_a_google_checkpoint_beside_a_config_of_transformers_is_read(tmp_path: Path) -> None:
+    copy, google = shutil.copytree(TENSORFLOW / "google", tmp_path / "c"), litebert.load(TENSORFLOW / "google")
+    google.save(tmp_path / "again")
+    (copy / "albert_config.json").unlink()
+    shutil.copy(tmp_path / "again" / "config.json", copy)
+    assert_same_states(google, litebert.load(copy))
+
+
+def test_weights_under_any_name_beside_a_config_of_transformers_are_read(model: Model, tmp_path: Path) -> None:
+    model.save(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "weights.bin")
+    torch.save({"learning_rate": 1}, tmp_path / "training_args.bin")
+    assert_same_states(model, litebert.load(tmp_path))
+
+
 def test_safetensors_that_is_called_bin_is_read(model: Model, tmp_path: Path) -> None:
     model.save(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")

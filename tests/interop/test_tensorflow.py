@@ -188,6 +188,11 @@ def having(name: str, *shape: int) -> Callable[[Path], None]:
     return lambda folder: rewritten(folder, lambda tensors: tensors.update({name: torch.ones(shape)}))
 
 
+def cut_index(folder: Path) -> None:
+    path = folder / "model.ckpt-best.index"
+    path.write_bytes(path.read_bytes()[:1000])
+
+
 REFUSED: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "a BERT": ("bert", lambda f: None, "is a BERT's: each of its layers has weights of its own"),
     "preln": ("albert_zh", lambda f: edited(f, ln_type="preln"), "ln_type='preln': its layers normalise first"),
@@ -200,7 +205,8 @@ REFUSED: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "layers as text": ("google", lambda f: edited(f, num_hidden_layers="3"), "num_hidden_layers='3'"),
     "no vocabulary": ("google", lambda f: alone(f, ".model"), "has no vocabulary"),
     "no data": ("google", lambda f: alone(f, ".data-00000-of-00001"), "is its .index and all of its .data files"),
-    "no index": ("google", lambda f: alone(f, ".index"), "holds no weights"),
+    "no index": ("google", lambda f: alone(f, ".index"), "model.ckpt-best.index: is not there, and without its index"),
+    "an index cut short": ("google", cut_index, "model.ckpt-best.index: .*copy or download it again"),
     "something else": ("google", lambda f: write_bundle(f / "model.ckpt-best", {"resnet/conv1": torch.ones(3)}),
                        "is not an ALBERT's checkpoint: .* it holds resnet/conv1"),
     "names that are paths": ("google", lambda f: write_bundle(f / "model.ckpt-best", {"../../x": torch.ones(3)}),

@@ -13,7 +13,7 @@ from torch import Tensor
 from litebert.errors import CheckpointError
 from litebert.files import read_json
 from litebert.interop.google_names import SECOND, WORDS, is_lone_patients, to_huggingface, with_slashes
-from litebert.interop.huggingface import Folder, assembled, config_from, read_settings
+from litebert.interop.huggingface import KINDS, Folder, assembled, config_from, read_settings
 from litebert.interop.keras import is_keras, places_in, preset_tokenizer, read_preset
 from litebert.interop.source import NO_HEAD, Row, Source, no_vocabulary, only_one, tokenizer_beside
 from litebert.interop.table import is_table
@@ -32,6 +32,8 @@ from litebert.interop.weights import (
 
 _PROJECT_LAYER = "cls.predictions.project_layer.weight"
 """lonePatient's copy of albert_zh's second matrix, in the head."""
+NO_WEIGHTS = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "scaler.pt")
+"""What transformers' trainer leaves beside them."""
 _DATA = re.compile(r"(.+)(\.data-\d{5}-of-\d{5}|\.meta)")
 
 
@@ -78,7 +80,9 @@ def is_folder_of_ours(path: Path) -> bool:
         return False
     if any((path / name).is_file() for name in FILES):
         return True
-    return "model_type" in read_json(path / "config.json")  # whatever is missing, its complaint is the better one
+    kind = read_json(path / "config.json").get("model_type")
+    # a complaint about what is missing is the better one, unless there are weights under another name
+    return kind is not None and (kind not in KINDS or not _checkpoints_in(path))
 
 
 def _weights_at(path: Path) -> Path:
@@ -91,12 +95,13 @@ def _weights_at(path: Path) -> Path:
         raise CheckpointError(f"{path}: no such file or folder; check the path")
     for place in (path, path / "variables"):
         if place.is_dir():
-            files = sorted(one for one in place.iterdir() if one.is_file())
-            for test in (is_table, is_safetensors, is_pytorch):
-                if found := [one for one in files if test(one)]:
-                    return only_one(found, place)
+            if found := _checkpoints_in(place):
+                return only_one(found, place)
+            files = _files_in(place)
             if found := [one for one in files if _is_hdf5(one)]:
                 return place if is_keras(place) else only_one(found, place)
+            if stems := {part[1] for one in files if (part := _DATA.fullmatch(one.name))}:
+                return only_one([place / f"{stem}{INDEX}" for stem in stems], place)  # whose absence is told
     unfinished = (
         "" if (path / "config.json").is_file() else "has no config.json, so it is not a finished model folder, and "
     )
@@ -104,6 +109,19 @@ def _weights_at(path: Path) -> Path:
         f"{path}: {unfinished}holds no weights (no TensorFlow .index, safetensors, PyTorch or Keras file); give a "
         "folder or a file of a checkpoint"
     )
+
+
+def _checkpoints_in(place: Path) -> list[Path]:
+    """Files of weights by what they hold, all of the first kind that is there; Keras's come with others."""
+    files = [one for one in _files_in(place) if one.name not in NO_WEIGHTS]
+    for test in (is_table, is_safetensors, is_pytorch):
+        if found := [one for one in files if test(one)]:
+            return found
+    return []
+
+
+def _files_in(place: Path) -> list[Path]:
+    return sorted(one for one in place.iterdir() if one.is_file())
 
 
 def _reader_of(path: Path) -> Callable[[Path], Source]:

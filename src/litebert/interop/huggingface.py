@@ -30,6 +30,8 @@ from litebert.tokenizer import Tokenizer
 
 OURS = ("sharing", "relative_attention_distance", "depth_embedding", "lora_rank")
 """Settings transformers does not know; in config.json they stand under `litebert`."""
+KINDS = ("albert", "litebert")
+"""What config.json calls an ALBERT."""
 BERTS = ("bert", "roberta", "distilbert")
 """What `bert.py` reads."""
 
@@ -162,7 +164,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
         )
     settings = read_json(path)
     kind = settings.get("model_type", "albert" if "embedding_size" in settings else None)
-    if kind not in ("albert", "litebert"):
+    if kind not in KINDS:
         raise CheckpointError(
             f"{path}: model_type={kind!r} is not an ALBERT ('albert' or 'litebert'); give an ALBERT's folder"
             + ("" if kind not in BERTS else ", or make one of it: litebert distill --from-bert")
