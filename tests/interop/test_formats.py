@@ -150,6 +150,24 @@ def test_weights_under_any_name_beside_a_config_of_transformers_are_read(model: 
     assert_same_states(model, litebert.load(tmp_path))
 
 
+@pytest.mark.parametrize("other", ["another.txt", "a.model"])
+def test_of_two_vocabularies_that_differ_none_is_taken(other: str, tmp_path: Path) -> None:
+    copy = shutil.copytree(TENSORFLOW / "albert_zh", tmp_path / "c")
+    lines = (copy / "vocab.txt").read_text().splitlines(keepends=True)
+    if other == "another.txt":
+        (copy / other).write_text("".join([*lines[:-2], lines[-1], lines[-2]]))
+    else:
+        shutil.copy(next((TENSORFLOW / "google").glob("*.model")), copy / other)
+    with pytest.raises(CheckpointError, match=rf"two vocabularies that differ \({other} and vocab.txt\)"):
+        litebert.load(copy)
+
+
+def test_one_vocabulary_under_two_names_is_taken(tmp_path: Path) -> None:
+    copy = shutil.copytree(TENSORFLOW / "albert_zh", tmp_path / "c")
+    (copy / "again.txt").write_text((copy / "vocab.txt").read_text().rstrip("\n"))
+    assert_same_states(litebert.load(TENSORFLOW / "albert_zh"), litebert.load(copy))
+
+
 def test_safetensors_that_is_called_bin_is_read(model: Model, tmp_path: Path) -> None:
     model.save(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,8 +45,9 @@ def is_here(path: Path) -> bool:
 
 def load_any(path: Path) -> Folder:
     """A model of any kind, ready to be used."""
-    if is_folder_of_ours(path):
-        return folder_of(_read_folder(path))
+    with _readable(path):
+        if is_folder_of_ours(path):
+            return folder_of(_read_folder(path))
     source = read_source(path)
     if source.tokenizer is None:
         raise no_vocabulary(source.folder)
@@ -62,16 +64,22 @@ def folder_of(source: Source) -> Folder:
 
 def read_source(path: Path) -> Source:
     """Read a checkpoint of any kind, with what became of each of its tensors."""
-    try:
+    with _readable(path):
         if is_folder_of_ours(path):
             source = _read_folder(path)
         else:
             found = _weights_at(path)
             source = _reader_of(found)(found)
         tokenizer = source.tokenizer or tokenizer_beside(source.folder)
+    return replace(source, tokenizer=tokenizer, remarks=[*source.remarks, *_missing(source)])
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error}); check the files and their permissions") from error
-    return replace(source, tokenizer=tokenizer, remarks=[*source.remarks, *_missing(source)])
 
 
 def is_folder_of_ours(path: Path) -> bool:

@@ -173,16 +173,18 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def config_from(settings: dict[str, Any], folder: Path) -> AlbertConfig:
+    """The model that settings describe; a complaint names config.json of the folder, or the file that is given."""
+    where = folder if folder.is_file() else folder / "config.json"
     known = {field.name for field in fields(AlbertConfig)} - set(OURS)
     ours = settings.get("litebert", {})
     if not isinstance(ours, dict):
-        raise CheckpointError(f"{folder / 'config.json'}: 'litebert' must be an object; save the model again")
+        raise CheckpointError(f"{where}: 'litebert' must be an object; save the model again")
     chosen = {key: value for key, value in settings.items() if key in known and value is not None}
     chosen |= {key: value for key, value in ours.items() if key in known or key in OURS}
     try:
         return AlbertConfig(**chosen)
     except (ConfigError, TypeError) as error:
-        raise CheckpointError(f"{folder / 'config.json'}: {error}") from error
+        raise CheckpointError(f"{where}: {error}") from error
 
 
 def settings_of(folder: Folder) -> dict[str, Any]:

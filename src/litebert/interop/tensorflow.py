@@ -20,7 +20,7 @@ from litebert.files import atomic_write, write_json
 from litebert.interop.google_names import PROJECT, SECOND, WORDS, to_google, to_huggingface
 from litebert.interop.huggingface import Folder, config_from, settings_of, tensors_of
 from litebert.interop.sentence_transformers import write_modules
-from litebert.interop.source import NO_HEAD, Row, Source, settings_beside
+from litebert.interop.source import NO_HEAD, Row, Source, refuse_damaged_settings, settings_beside
 from litebert.interop.tensor_bundle import OBJECT_GRAPH, Bundle, write_bundle
 from litebert.model.config import PRESETS, AlbertConfig
 
@@ -69,7 +69,7 @@ def described(path: Path, tensors: dict[str, Tensor], rows: list[Row], kind: str
     """Weights by transformers' names, and albert_zh's second matrix, with the settings that lie beside them."""
     remarks: list[str] = []
     theirs = SECOND in tensors
-    settings = _settings(path, sizes_of(tensors, path), theirs, remarks, torch_names)
+    where, settings = _settings(path, sizes_of(tensors, path), theirs, remarks, torch_names)
     if theirs:
         kind += " of albert_zh's own kind"
         rows = _fold(tensors, rows, path)
@@ -78,7 +78,7 @@ def described(path: Path, tensors: dict[str, Tensor], rows: list[Row], kind: str
     if f"{PROJECT}.weight" not in tensors and query is not None and query.shape == (size, size):
         # with E = H Google has no matrix there; a square of that size is in the file, so this one is not too large
         tensors |= {f"{PROJECT}.weight": torch.eye(size), f"{PROJECT}.bias": torch.zeros(size)}
-    config = config_from(settings, path)
+    config = config_from(settings, where)
     if not torch_names and not _divides_alike(config.num_hidden_layers, settings["num_hidden_groups"]):
         raise CheckpointError(
             f"{path}: of {config.num_hidden_layers} layers in {settings['num_hidden_groups']} groups Google's division "
@@ -141,8 +141,10 @@ def sizes_of(tensors: Mapping[str, Tensor], path: Path) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _settings(path: Path, sizes: dict[str, int], theirs: bool, remarks: list[str], torch_names: bool) -> dict[str, Any]:
-    """The settings beside a checkpoint, as config.json would say them."""
+def _settings(
+    path: Path, sizes: dict[str, int], theirs: bool, remarks: list[str], torch_names: bool
+) -> tuple[Path, dict[str, Any]]:
+    """The settings beside a checkpoint, as config.json would say them, and the file that does."""
     beside = list(settings_beside(path.parent))
     fitting = {where: said for where, said in beside if all(said.get(key, sizes[key]) == sizes[key] for key in sizes)}
     if beside and not fitting:
@@ -155,16 +157,17 @@ def _settings(path: Path, sizes: dict[str, int], theirs: bool, remarks: list[str
     if any(one != told[0] for one in told):
         raise CheckpointError(f"{path.parent}: {', '.join(one.name for one in fitting)} fit {path.name} and differ; "
                               "leave only the right one there")  # fmt: skip
-    settings = dict(next(iter(fitting.values()))) if fitting else _by_preset(path, sizes, theirs, remarks, torch_names)
+    where, found = next(iter(fitting.items())) if fitting else (path, {})
+    settings = dict(found) if fitting else _by_preset(path, sizes, theirs, remarks, torch_names)
     if settings.get("ln_type") == "preln":
         raise CheckpointError(
-            f"{next(iter(fitting))}: ln_type='preln': its layers normalise first, where an ALBERT normalises last, and "
+            f"{where}: ln_type='preln': its layers normalise first, where an ALBERT normalises last, and "
             "no ALBERT computes the same; take one of albert_zh's models with 'postln', or in Google's format"
         )
     if "model_type" not in settings and not torch_names:
         act = settings.get("hidden_act", "gelu")
         settings["hidden_act"] = ACTIVATIONS.get(act, act) if isinstance(act, str) else act
-    return settings | {key: size for key, size in sizes.items() if key not in settings}
+    return where, settings | {key: size for key, size in sizes.items() if key not in settings}
 
 
 def _by_preset(
@@ -172,6 +175,7 @@ def _by_preset(
 ) -> dict[str, Any]:
     """Shapes tell neither how often a shared layer runs nor its heads, but those of the known sizes are known."""
     wanted = "config.json" if torch_names else CONFIG
+    refuse_damaged_settings(path.parent, wanted)
     same = [
         (name, preset)
         for name, preset in PRESETS.items()
