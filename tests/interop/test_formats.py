@@ -26,6 +26,7 @@ from tests.conftest import PROSE, REPOSITORY
 FIXTURES = Path(__file__).parent / "fixtures"
 TENSORFLOW = FIXTURES / "tensorflow"
 MUTATIONS = 2000
+STRANGE_TENSORS = 400
 
 
 def bench() -> ModuleType:
@@ -232,3 +233,13 @@ def test_mutated_checkpoints_are_read_or_refused_in_one_line(tmp_path: Path) -> 
         found[outcome] += 1
     assert found["refused"] > MUTATIONS / 3
     assert found["read"] > MUTATIONS / 10
+
+
+def test_whole_files_of_strange_tensors_are_read_or_refused_in_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    found = Counter[str]()
+    for what, outcome in BENCH.outcomes(STRANGE_TENSORS, 7, tmp_path, BENCH.TENSOR_FILES):
+        assert not outcome.startswith("!"), (what, outcome)
+        found[outcome] += 1
+    assert found["refused"] > STRANGE_TENSORS / 3
+    assert found["read"] > STRANGE_TENSORS / 10
