@@ -3,13 +3,15 @@
     python bench/fuzz_checkpoints.py --mutations 100000
 
 Small checkpoints of every kind that litebert reads are changed at random: bytes of any file, entries of TensorFlow's
-index with its check sums made right again, values of settings. Ends with 1 if anything but a CheckpointError came out,
-if a message had more than one line, or if memory grew beyond what the files weigh.
+index with its check sums made right again, shapes and types of tensors in files that are whole, values of settings.
+Ends with 1 if anything but a CheckpointError came out, if a message had more than one line, or if memory grew beyond
+what the files weigh.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import random
 import resource
@@ -35,6 +37,11 @@ from litebert.interop.table import read_table, table_of
 FIXTURES = Path(__file__).parent.parent / "tests" / "interop" / "fixtures"
 CHECKPOINTS = ("tensorflow/google", "tensorflow/google_shards", "tensorflow/hub/module", "tensorflow/albert_zh",
                "tensorflow/objects", "tensorflow/bert", "keras/masked_lm", "keras/classifier")  # fmt: skip
+TENSOR_FILES = (".pt", ".bin", ".safetensors")
+NAMES = ("classifier.weight", "qa_outputs.weight", "embeddings.LayerNorm.gamma", "embeddings.position_ids",
+         "predictions.decoder.weight", "bert.embeddings.word_embeddings_2.weight", "predictions.bias.litebert_scale",
+         "albert.encoder.albert_layer_groups.99999999999.albert_layers.0.ffn.weight")  # fmt: skip
+"""Of what may stand in a file beside what is there."""
 NOT_READ = (".npz", ".pb")
 MEMORY_BYTES = 4 << 30
 """Of address space that a mutation may take beyond what the program has; a huge allocation fails at once."""
@@ -92,6 +99,8 @@ def mutated(content: bytes, path: Path, chance: random.Random) -> bytes:
         return _other_index(path, chance)
     if path.suffix == ".json" and chance.random() < 0.8:
         return _other_settings(content, chance)
+    if path.suffix in TENSOR_FILES and chance.random() < 0.6:
+        return _other_tensors(content, path, chance)
     for _ in range(chance.choice((1, 1, 1, 2, 5))):
         content = chance.choice(BYTES)(content, chance)
     return content
@@ -112,6 +121,54 @@ def _other_index(path: Path, chance: random.Random) -> bytes:
         elif len(entries) > 1:
             del entries[key]
     return table_of(entries)
+
+
+def _other_tensors(content: bytes, path: Path, chance: random.Random) -> bytes:
+    """A whole file with tensors of other shapes, types and names."""
+    plain = path.suffix == ".safetensors"
+    before = safetensors.torch.load(content) if plain else torch.load(io.BytesIO(content), weights_only=True)
+    tensors = dict(before)
+    for _ in range(chance.choice((1, 1, 3))):
+        name = chance.choice(sorted(before))
+        change = chance.choice(TENSORS if plain else TENSORS + NOT_IN_SAFETENSORS)
+        tensors[chance.choice((name, name, name, *NAMES))] = change(before[name].clone(), chance)
+    if plain:
+        return safetensors.torch.save({name: tensor.clone().contiguous() for name, tensor in tensors.items()})
+    file = io.BytesIO()
+    torch.save(tensors, file)
+    return file.getvalue()
+
+
+def _cast(tensor: torch.Tensor, chance: random.Random) -> torch.Tensor:
+    kinds = (torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.uint8, torch.int64, torch.bool,
+             torch.complex64, torch.float8_e4m3fn)  # fmt: skip
+    return tensor.to(chance.choice(kinds))
+
+
+def _reshaped(tensor: torch.Tensor, chance: random.Random) -> torch.Tensor:
+    shapes = ((), (0,), (1,), (0, 16), (16, 0), (1, 1), (3, 16), (16, 16), (2, 2, 2), (1,) * 9, (0, 1 << 40))
+    return torch.ones(chance.choice(shapes))
+
+
+def _filled(tensor: torch.Tensor, chance: random.Random) -> torch.Tensor:
+    return torch.full_like(tensor, chance.choice((float("nan"), float("inf"), 1e38, -0.0)))
+
+
+def _expanded(tensor: torch.Tensor, chance: random.Random) -> torch.Tensor:
+    sizes = chance.choice((tuple(tensor.shape), (1 << 40,), (1 << 20, 1 << 20), (10**7, 8)))
+    return torch.zeros(1).expand(sizes) if sizes else tensor
+
+
+def _of_another_form(tensor: torch.Tensor, chance: random.Random) -> torch.Tensor:
+    return chance.choice((torch.Tensor.to_sparse, _on_meta, torch.Tensor.requires_grad_))(tensor)
+
+
+def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to("meta")
+
+
+def _turned(tensor: torch.Tensor, chance: random.Random) -> torch.Tensor:
+    return tensor.mT if tensor.dim() > 1 else tensor.flip(0) if tensor.dim() else tensor
 
 
 def _other_settings(content: bytes, chance: random.Random) -> bytes:
@@ -165,11 +222,18 @@ def _repeat(content: bytes, chance: random.Random) -> bytes:
 BYTES: tuple[Callable[[bytes, random.Random], bytes], ...] = (_flip, _flip, _overwrite, _insert, _cut, _remove, _repeat)
 
 
-def outcomes(mutations: int, seed: int, work: Path) -> Iterator[tuple[str, str]]:
-    """(what was changed, what came of it) of each mutation; what begins with "!" must not be."""
+TENSORS = (_cast, _reshaped, _filled, _turned)
+NOT_IN_SAFETENSORS = (_expanded, _of_another_form)
+
+
+def outcomes(mutations: int, seed: int, work: Path, only: tuple[str, ...] = ("",)) -> Iterator[tuple[str, str]]:
+    """(what was changed, what came of it) of each mutation; what begins with "!" must not be.
+
+    `only`: how the names of files end that are changed.
+    """
     folders = copy_checkpoints(work)
     files = [(folder, path) for folder in folders for path in sorted(folder.rglob("*"))
-             if path.is_file() and path.suffix not in NOT_READ]  # fmt: skip
+             if path.is_file() and path.suffix not in NOT_READ and path.name.endswith(only)]  # fmt: skip
     for number in range(mutations):
         chance = random.Random(f"{seed}.{number}")
         folder, path = chance.choice(files)

@@ -26,6 +26,7 @@ from tests.conftest import PROSE, REPOSITORY
 FIXTURES = Path(__file__).parent / "fixtures"
 TENSORFLOW = FIXTURES / "tensorflow"
 MUTATIONS = 2000
+STRANGE_TENSORS = 400
 
 
 def bench() -> ModuleType:
@@ -135,6 +136,39 @@ def test_a_tensorflow_index_is_known_by_its_end(tmp_path: Path) -> None:
     assert_same_states(litebert.load(TENSORFLOW / "google"), litebert.load(copy))
 
 
+def test_a_google_checkpoint_beside_a_config_of_transformers_is_read(tmp_path: Path) -> None:
+    copy, google = shutil.copytree(TENSORFLOW / "google", tmp_path / "c"), litebert.load(TENSORFLOW / "google")
+    google.save(tmp_path / "again")
+    (copy / "albert_config.json").unlink()
+    shutil.copy(tmp_path / "again" / "config.json", copy)
+    assert_same_states(google, litebert.load(copy))
+
+
+def test_weights_under_any_name_beside_a_config_of_transformers_are_read(model: Model, tmp_path: Path) -> None:
+    model.save(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "weights.bin")
+    torch.save({"learning_rate": 1}, tmp_path / "training_args.bin")
+    assert_same_states(model, litebert.load(tmp_path))
+
+
+@pytest.mark.parametrize("other", ["another.txt", "a.model"])
+def test_of_two_vocabularies_that_differ_none_is_taken(other: str, tmp_path: Path) -> None:
+    copy = shutil.copytree(TENSORFLOW / "albert_zh", tmp_path / "c")
+    lines = (copy / "vocab.txt").read_text().splitlines(keepends=True)
+    if other == "another.txt":
+        (copy / other).write_text("".join([*lines[:-2], lines[-1], lines[-2]]))
+    else:
+        shutil.copy(next((TENSORFLOW / "google").glob("*.model")), copy / other)
+    with pytest.raises(CheckpointError, match=rf"two vocabularies that differ \({other} and vocab.txt\)"):
+        litebert.load(copy)
+
+
+def test_one_vocabulary_under_two_names_is_taken(tmp_path: Path) -> None:
+    copy = shutil.copytree(TENSORFLOW / "albert_zh", tmp_path / "c")
+    (copy / "again.txt").write_text((copy / "vocab.txt").read_text().rstrip("\n"))
+    assert_same_states(litebert.load(TENSORFLOW / "albert_zh"), litebert.load(copy))
+
+
 def test_safetensors_that_is_called_bin_is_read(model: Model, tmp_path: Path) -> None:
     model.save(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
@@ -199,3 +233,13 @@ def test_mutated_checkpoints_are_read_or_refused_in_one_line(tmp_path: Path) -> 
         found[outcome] += 1
     assert found["refused"] > MUTATIONS / 3
     assert found["read"] > MUTATIONS / 10
+
+
+def test_whole_files_of_strange_tensors_are_read_or_refused_in_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    found = Counter[str]()
+    for what, outcome in BENCH.outcomes(STRANGE_TENSORS, 7, tmp_path, BENCH.TENSOR_FILES):
+        assert not outcome.startswith("!"), (what, outcome)
+        found[outcome] += 1
+    assert found["refused"] > STRANGE_TENSORS / 3
+    assert found["read"] > STRANGE_TENSORS / 10

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from litebert.errors import CheckpointError
 from litebert.interop.crc32c import CHUNK_BYTES, POLYNOMIAL, crc32c, masked
 from litebert.interop.table import Damage, _unsnapped, read_table, table_of, varint_of
-from litebert.interop.tensor_bundle import Bundle, write_bundle
+from litebert.interop.tensor_bundle import OBJECT_GRAPH, Bundle, write_bundle
+from litebert.interop.weights import WEIGHT_LIMIT_BYTES
 
 FIXTURES = Path(__file__).parent / "fixtures" / "tensorflow"
 HEADER = b"\x08\x01\x1a\x02\x08\x01"
@@ -173,6 +174,7 @@ LIES: dict[str, tuple[dict[str, bytes], bytes, str]] = {
     "a huge size": ({"w": entry(shape=(1 << 40,), size=1 << 42)}, HEADER, "reaches to byte 4,398,046,511,104"),
     "a shape without bytes": ({"w": entry(shape=(1 << 40,))}, HEADER, "cannot have 16 bytes"),
     "a product beyond every number": ({"w": entry(shape=(1 << 40,) * 8)}, HEADER, "cannot have 16 bytes"),
+    "nothing of a huge shape": ({"w": entry(shape=(0, 1 << 62), size=0)}, HEADER, "is empty and larger than"),
     "overlapping": ({"v": entry(), "w": entry(offset=8)}, HEADER, "w overlaps another tensor"),
     "the same bytes": ({"v": entry(), "w": entry()}, HEADER, "w overlaps another tensor"),
     "no such shard": ({"w": entry(shard=1)}, HEADER, "w stands in shard 1 of 1"),
@@ -235,3 +237,18 @@ def test_blocks_that_are_named_twice_are_refused(tmp_path: Path) -> None:
     path.write_bytes(bytes(written) + (block + index).ljust(40, b"\0") + MAGIC)
     with pytest.raises(CheckpointError, match="does not fit where it should stand"):
         read_table(path)
+
+
+def test_a_text_longer_than_every_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    content = varint_of(1 << 66) + b"abcdefgh"
+    graph = entry(dtype=7, shape=(), size=len(content), checksum=masked(crc32c(content)))
+    with pytest.raises(CheckpointError, match=r"a text of 73,786,976,294,838,206,464 bytes does not fit the 18 of"):
+        bundle_of(tmp_path, content, {OBJECT_GRAPH: graph}).names()
+
+
+def test_shards_larger_than_any_albert_are_not_opened(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path, CONTENT, {"w": entry()})
+    with (tmp_path / "m.data-00000-of-00001").open("r+b") as file:
+        file.truncate(WEIGHT_LIMIT_BYTES + 1)
+    with pytest.raises(CheckpointError, match="8,589,934,593 bytes of the checkpoint, over the limit"):
+        bundle.read("w")

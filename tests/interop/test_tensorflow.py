@@ -19,10 +19,10 @@ import torch
 import litebert
 from litebert.errors import CheckpointError, ConfigError
 from litebert.interop.formats import folder_of, load_any, read_source
-from litebert.interop.google_names import to_google, to_huggingface
+from litebert.interop.google_names import SECOND, to_google, to_huggingface
 from litebert.interop.huggingface import Folder, tensors_of
 from litebert.interop.tensor_bundle import Bundle, write_bundle
-from litebert.interop.tensorflow import read_checkpoint, write_google
+from litebert.interop.tensorflow import _fold, read_checkpoint, write_google
 from litebert.model import Albert, AlbertConfig, pretraining_heads
 from litebert.predict import Model
 from litebert.tasks import Answer, Classify, Mask, Regress, Tag
@@ -200,20 +200,29 @@ def having(name: str, *shape: int) -> Callable[[Path], None]:
     return lambda folder: rewritten(folder, lambda tensors: tensors.update({name: torch.ones(shape)}))
 
 
+def cut_index(folder: Path) -> None:
+    path = folder / "model.ckpt-best.index"
+    path.write_bytes(path.read_bytes()[:1000])
+
+
 REFUSED: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "a BERT": ("bert", lambda f: None, "is a BERT's: each of its layers has weights of its own"),
     "preln": ("albert_zh", lambda f: edited(f, ln_type="preln"), "ln_type='preln': its layers normalise first"),
     "albert_zh's without settings": ("albert_zh", lambda f: alone(f, ".json"), "serve layers that normalise first"),
     "no settings": ("google", lambda f: alone(f, ".json"), "has no albert_config.json"),
+    "damaged settings": ("google", lambda f: (f / "albert_config.json").write_text("{"), "config.json: not JSON"),
+    "settings without a size": ("google", lambda f: edited(f, hidden_size=None), "json: does not say hidden_size"),
     "settings of another": ("google", lambda f: edited(f, hidden_size=32), "hidden_size=32, and .* has 16"),
     "settings that differ": ("google", settings_twice, "albert_config.json, b.json fit .* and differ"),
-    "heads that do not divide": ("google", lambda f: edited(f, num_attention_heads=5), "must divide hidden_size=16"),
+    "heads that do not divide": ("google", lambda f: edited(f, num_attention_heads=5),
+                                 "c/albert_config.json: .*must divide hidden_size=16"),
     "an unknown activation": ("google", lambda f: edited(f, hidden_act="tanh"), "hidden_act='tanh' must be one of"),
     "no activation": ("google", without_activation, "hidden_act=null: Google's code then has no activation"),
     "layers as text": ("google", lambda f: edited(f, num_hidden_layers="3"), "num_hidden_layers='3'"),
     "no vocabulary": ("google", lambda f: alone(f, ".model"), "has no vocabulary"),
     "no data": ("google", lambda f: alone(f, ".data-00000-of-00001"), "is its .index and all of its .data files"),
-    "no index": ("google", lambda f: alone(f, ".index"), "holds no weights"),
+    "no index": ("google", lambda f: alone(f, ".index"), "model.ckpt-best.index: is not there, and without its index"),
+    "an index cut short": ("google", cut_index, "model.ckpt-best.index: .*copy or download it again"),
     "something else": ("google", lambda f: write_bundle(f / "model.ckpt-best", {"resnet/conv1": torch.ones(3)}),
                        "is not an ALBERT's checkpoint: .* it holds resnet/conv1"),
     "names that are paths": ("google", lambda f: write_bundle(f / "model.ckpt-best", {"../../x": torch.ones(3)}),
@@ -224,6 +233,9 @@ REFUSED: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "a stranger below a weight": ("google", having("bert/pooler/dense/kernel/lora_a", 4, 16), "no place for .*lora_a"),
     "a state of another shape": ("google", having("bert/pooler/dense/kernel/adam_m", 4, 16), "no place for .*adam_m"),
     "a vector as a matrix": ("google", having("bert/pooler/dense/kernel", 3), "where a matrix was expected"),
+    "a number as positions": ("google_shards", having("bert/embeddings/position_embeddings"), "lacks a table of embeddings"),
+    "a number as segments": ("google_shards", having("bert/embeddings/token_type_embeddings"), "lacks a table of embeddings"),
+    "a number as classes": ("google", having("output_weights"), "classifier.weight has shape .., where a matrix was"),
     "another shape": ("google_shards", having("bert/pooler/dense/kernel", 3, 3),
                       "has shape .3, 3. where config.json implies"),
     "two checkpoints": ("google", lambda f: shutil.copy(f / "model.ckpt-best.index", f / "model.ckpt-1.index"),
@@ -480,3 +492,11 @@ def test_a_folder_that_was_read_can_be_put_together_twice() -> None:
     first, second = folder_of(source), folder_of(source)
     assert torch.equal(first.model.encoder.pooler.weight, second.model.encoder.pooler.weight)
     assert load_any(FIXTURES / "google").max_length == first.max_length == 24
+
+
+def test_small_embeddings_wider_than_any_are_not_multiplied() -> None:
+    """The product would be small, and what is multiplied in double precision is not."""
+    words = "albert.embeddings.word_embeddings.weight"
+    tensors = {words: torch.empty(1 << 10, 1 << 20, device="meta"), SECOND: torch.empty(1 << 20, 16, device="meta")}
+    with pytest.raises(CheckpointError, match=r"1,073,741,824 numbers, over the limit"):
+        _fold(tensors, [], Path("model.ckpt.index"))

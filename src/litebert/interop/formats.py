@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,16 +14,27 @@ from torch import Tensor
 from litebert.errors import CheckpointError
 from litebert.files import read_json
 from litebert.interop.google_names import SECOND, WORDS, is_lone_patients, to_huggingface, with_slashes
-from litebert.interop.huggingface import Folder, assembled, config_from, read_settings
+from litebert.interop.huggingface import KINDS, Folder, assembled, config_from, read_settings
 from litebert.interop.keras import is_keras, places_in, preset_tokenizer, read_preset
 from litebert.interop.source import NO_HEAD, Row, Source, no_vocabulary, only_one, tokenizer_beside
 from litebert.interop.table import is_table
 from litebert.interop.tensor_bundle import INDEX
 from litebert.interop.tensorflow import described, read_checkpoint
-from litebert.interop.weights import BUFFERS, FILES, current_name, is_pytorch, is_safetensors, read_file, read_folder
+from litebert.interop.weights import (
+    BUFFERS,
+    FILES,
+    current_name,
+    is_pytorch,
+    is_safetensors,
+    put,
+    read_file,
+    read_folder,
+)
 
 _PROJECT_LAYER = "cls.predictions.project_layer.weight"
 """lonePatient's copy of albert_zh's second matrix, in the head."""
+NO_WEIGHTS = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "scaler.pt")
+"""What transformers' trainer leaves beside them."""
 _DATA = re.compile(r"(.+)(\.data-\d{5}-of-\d{5}|\.meta)")
 
 
@@ -33,8 +45,9 @@ def is_here(path: Path) -> bool:
 
 def load_any(path: Path) -> Folder:
     """A model of any kind, ready to be used."""
-    if is_folder_of_ours(path):
-        return folder_of(_read_folder(path))
+    with _readable(path):
+        if is_folder_of_ours(path):
+            return folder_of(_read_folder(path))
     source = read_source(path)
     if source.tokenizer is None:
         raise no_vocabulary(source.folder)
@@ -51,16 +64,22 @@ def folder_of(source: Source) -> Folder:
 
 def read_source(path: Path) -> Source:
     """Read a checkpoint of any kind, with what became of each of its tensors."""
-    try:
+    with _readable(path):
         if is_folder_of_ours(path):
             source = _read_folder(path)
         else:
             found = _weights_at(path)
             source = _reader_of(found)(found)
         tokenizer = source.tokenizer or tokenizer_beside(source.folder)
+    return replace(source, tokenizer=tokenizer, remarks=[*source.remarks, *_missing(source)])
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error}); check the files and their permissions") from error
-    return replace(source, tokenizer=tokenizer, remarks=[*source.remarks, *_missing(source)])
 
 
 def is_folder_of_ours(path: Path) -> bool:
@@ -69,7 +88,9 @@ def is_folder_of_ours(path: Path) -> bool:
         return False
     if any((path / name).is_file() for name in FILES):
         return True
-    return "model_type" in read_json(path / "config.json")  # whatever is missing, its complaint is the better one
+    kind = read_json(path / "config.json").get("model_type")
+    # a complaint about what is missing is the better one, unless there are weights under another name
+    return kind is not None and (kind not in KINDS or not _checkpoints_in(path))
 
 
 def _weights_at(path: Path) -> Path:
@@ -82,12 +103,13 @@ def _weights_at(path: Path) -> Path:
         raise CheckpointError(f"{path}: no such file or folder; check the path")
     for place in (path, path / "variables"):
         if place.is_dir():
-            files = sorted(one for one in place.iterdir() if one.is_file())
-            for test in (is_table, is_safetensors, is_pytorch):
-                if found := [one for one in files if test(one)]:
-                    return only_one(found, place)
+            if found := _checkpoints_in(place):
+                return only_one(found, place)
+            files = _files_in(place)
             if found := [one for one in files if _is_hdf5(one)]:
                 return place if is_keras(place) else only_one(found, place)
+            if stems := {part[1] for one in files if (part := _DATA.fullmatch(one.name))}:
+                return only_one([place / f"{stem}{INDEX}" for stem in stems], place)  # whose absence is told
     unfinished = (
         "" if (path / "config.json").is_file() else "has no config.json, so it is not a finished model folder, and "
     )
@@ -95,6 +117,19 @@ def _weights_at(path: Path) -> Path:
         f"{path}: {unfinished}holds no weights (no TensorFlow .index, safetensors, PyTorch or Keras file); give a "
         "folder or a file of a checkpoint"
     )
+
+
+def _checkpoints_in(place: Path) -> list[Path]:
+    """Files of weights by what they hold, all of the first kind that is there; Keras's come with others."""
+    files = [one for one in _files_in(place) if one.name not in NO_WEIGHTS]
+    for test in (is_table, is_safetensors, is_pytorch):
+        if found := [one for one in files if test(one)]:
+            return found
+    return []
+
+
+def _files_in(place: Path) -> list[Path]:
+    return sorted(one for one in place.iterdir() if one.is_file())
 
 
 def _reader_of(path: Path) -> Callable[[Path], Source]:
@@ -125,7 +160,7 @@ def _read_folder(folder: Path) -> Source:
     raw = read_folder(folder)
     if any(map(is_lone_patients, raw)):
         return _read_lone_patients(folder / "config.json", raw)
-    tensors, rows = _by_current_names(raw)
+    tensors, rows = _by_current_names(folder, raw)
     return Source("a folder of transformers or litebert", "transformers", folder, settings, tensors, rows)
 
 
@@ -134,18 +169,18 @@ def _read_single(path: Path) -> Source:
     raw = read_file(path)
     if any(map(is_lone_patients, raw)):
         return _read_lone_patients(path, raw)
-    tensors, rows = _by_current_names(raw)
+    tensors, rows = _by_current_names(path, raw)
     return described(path, tensors, rows, "a file of transformers' weights", torch_names=True)
 
 
-def _by_current_names(raw: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[Row]]:
+def _by_current_names(path: Path, raw: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[Row]]:
     tensors, rows = dict[str, Tensor](), []
     for name, tensor in raw.items():
         if name.endswith(BUFFERS):
             rows.append(Row(name, tuple(tensor.shape), why="positions 0, 1, 2, …: no weight"))
             continue
         tied = name.startswith("predictions.decoder.")
-        tensors[current_name(name)] = tensor
+        put(tensors, current_name(name), tensor, name, path)
         why = "a copy of what it is tied to" if tied else ""
         rows.append(Row(name, tuple(tensor.shape), "" if tied else current_name(name), why))
     return tensors, rows
@@ -158,12 +193,13 @@ def _read_lone_patients(path: Path, raw: dict[str, Tensor]) -> Source:
         spelled, shape = with_slashes(name), tuple(tensor.shape)
         known = to_huggingface(spelled)
         if spelled.removesuffix("/weight") == SECOND:
-            tensors[SECOND] = tensor.T.contiguous()
+            turned = tensor.T.contiguous() if tensor.dim() == 2 else tensor  # which is refused later
+            put(tensors, SECOND, turned, name, path)
             rows.append(Row(name, shape, SECOND))
         elif name == _PROJECT_LAYER or spelled.startswith("cls/predictions/decoder/"):
             rows.append(Row(name, shape, why="a copy of what it is tied to"))
         elif known is not None:
-            tensors[known[0]] = tensor
+            put(tensors, known[0], tensor, name, path)
             rows.append(Row(name, shape, known[0]))
         elif spelled.startswith("bert/"):
             raise CheckpointError(f"{path}: an ALBERT has no place for {name} of shape {shape}; it is another model's")

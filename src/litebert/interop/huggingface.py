@@ -30,6 +30,8 @@ from litebert.tokenizer import Tokenizer
 
 OURS = ("sharing", "relative_attention_distance", "depth_embedding", "lora_rank")
 """Settings transformers does not know; in config.json they stand under `litebert`."""
+KINDS = ("albert", "litebert")
+"""What config.json calls an ALBERT."""
 BERTS = ("bert", "roberta", "distilbert")
 """What `bert.py` reads."""
 
@@ -155,7 +157,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
         )
     settings = read_json(path)
     kind = settings.get("model_type", "albert" if "embedding_size" in settings else None)
-    if kind not in ("albert", "litebert"):
+    if kind not in KINDS:
         raise CheckpointError(
             f"{path}: model_type={kind!r} is not an ALBERT ('albert' or 'litebert'); give an ALBERT's folder"
             + ("" if kind not in BERTS else ", or make one of it: litebert distill --from-bert")
@@ -164,16 +166,18 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def config_from(settings: dict[str, Any], folder: Path) -> AlbertConfig:
+    """The model that settings describe; a complaint names config.json of the folder, or the file that is given."""
+    where = folder if folder.is_file() else folder / "config.json"
     known = {field.name for field in fields(AlbertConfig)} - set(OURS)
     ours = settings.get("litebert", {})
     if not isinstance(ours, dict):
-        raise CheckpointError(f"{folder / 'config.json'}: 'litebert' must be an object; save the model again")
+        raise CheckpointError(f"{where}: 'litebert' must be an object; save the model again")
     chosen = {key: value for key, value in settings.items() if key in known and value is not None}
     chosen |= {key: value for key, value in ours.items() if key in known or key in OURS}
     try:
         return AlbertConfig(**chosen)
     except (ConfigError, TypeError) as error:
-        raise CheckpointError(f"{folder / 'config.json'}: {error}") from error
+        raise CheckpointError(f"{where}: {error}") from error
 
 
 def settings_of(folder: Folder) -> dict[str, Any]:
@@ -290,6 +294,7 @@ def _assemble(model: Albert, tensors: dict[str, Tensor], folder: Path) -> dict[s
             )
         before = pieces.setdefault(ours, {}).setdefault(part or 0, tensor)
         if not torch.equal(before, tensor):
+            _refuse_nan(theirs, tensor, folder)
             raise CheckpointError(
                 f"{folder}: sharing={model.config.sharing!r} but {theirs} differs from its copies; "
                 "set litebert.sharing to 'none' in config.json"
@@ -305,6 +310,14 @@ def _assemble(model: Albert, tensors: dict[str, Tensor], folder: Path) -> dict[s
     state = {name: torch.cat([parts[i] for i in sorted(parts)]).float() for name, parts in pieces.items()}
     _check_rest(state, tensors, folder)
     return state
+
+
+def _refuse_nan(name: str, tensor: Tensor, folder: Path) -> None:
+    if count := int(tensor.isnan().sum()):
+        raise CheckpointError(
+            f"{folder}: {name} holds {count:,} values that are not a number (NaN); its training went wrong or it is "
+            "damaged: take an earlier checkpoint or download it again"
+        )
 
 
 def _new_pooler(config: AlbertConfig) -> dict[str, Tensor]:

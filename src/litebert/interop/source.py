@@ -11,13 +11,15 @@ from typing import Any
 from torch import Tensor
 
 from litebert.errors import CheckpointError
-from litebert.files import read_limited
+from litebert.files import read_json, read_limited
 from litebert.tokenizer import Tokenizer
 
 SMALL_BYTES = 1 << 20
 """Settings are smaller."""
 SPECIALS = {"[UNK]", "[CLS]", "[SEP]", "[MASK]"}
 """Lines of every vocab.txt."""
+REQUIRED = {"hidden_size", "num_hidden_layers"}
+"""Of every Transformer's settings."""
 NO_HEAD = "litebert has no head for it"
 
 
@@ -72,8 +74,16 @@ def settings_beside(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
             content = json.loads(read_limited(path))
         except (ValueError, RecursionError):
             continue  # which is nobody's settings
-        if isinstance(content, dict) and {"hidden_size", "num_hidden_layers"} <= content.keys():
+        if isinstance(content, dict) and content.keys() >= REQUIRED:
             yield path, content
+
+
+def refuse_damaged_settings(folder: Path, name: str) -> None:
+    """Settings that nobody can read are not the same as none."""
+    for path in _files(folder, "config.json"):
+        content = read_json(path)
+        if path.name == name and (lacking := " and ".join(sorted(REQUIRED - content.keys()))):
+            raise CheckpointError(f"{path}: does not say {lacking}; add what is missing or download it again")
 
 
 def tokenizer_beside(folder: Path) -> Tokenizer | None:
@@ -81,7 +91,23 @@ def tokenizer_beside(folder: Path) -> Tokenizer | None:
     candidates = [path for path in _files(folder, ".json") if path.name == "tokenizer.json"]
     candidates += _files(folder, ".model")
     candidates += [path for path in _files(folder, ".txt") if _is_vocabulary(path)]
-    return Tokenizer.load(candidates[0]) if candidates else None
+    if not candidates:
+        return None
+    found = Tokenizer.load(candidates[0])
+    if candidates[0].suffix != ".json":  # which is the whole of a tokenizer, and the others are its sources
+        _refuse_others(candidates, found)
+    return found
+
+
+def _refuse_others(candidates: Sequence[Path], found: Tokenizer) -> None:
+    """With another vocabulary every token would be another one, and nothing would tell."""
+    first = candidates[0]
+    for other in candidates[1:]:
+        if read_limited(other) != read_limited(first) and Tokenizer.load(other).vocabulary() != found.vocabulary():
+            raise CheckpointError(
+                f"{first.parent}: holds two vocabularies that differ ({first.name} and {other.name}); leave only the "
+                "one that the model was trained with"
+            )
 
 
 def no_vocabulary(folder: Path) -> CheckpointError:

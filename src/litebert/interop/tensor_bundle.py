@@ -22,6 +22,7 @@ from litebert.errors import CheckpointError
 from litebert.files import atomic_write, replacing
 from litebert.interop.crc32c import crc32c, masked
 from litebert.interop.table import Damage, read_table, table_of, varint, varint_of
+from litebert.interop.weights import WEIGHT_LIMIT_BYTES
 
 INDEX = ".index"
 SHARD_LIMIT, RANK_LIMIT = 4096, 8
@@ -80,6 +81,8 @@ class Bundle:
         kind = DTYPES[entry.dtype]
         if entry.size != math.prod(entry.shape) * _width(kind):
             raise self._damaged(f"{name} of shape {entry.shape} cannot have {entry.size:,} bytes")
+        if not entry.size and math.prod(max(size, 1) for size in entry.shape) > WEIGHT_LIMIT_BYTES:
+            raise self._damaged(f"{name} of shape {entry.shape} is empty and larger than any weight")
         content = self._bytes_of(name)
         if masked(crc32c(content)) != entry.checksum:
             raise self._damaged(f"the check sum of {name} is wrong")
@@ -107,8 +110,10 @@ class Bundle:
         """A tensor of one text: its length, a check sum of that, the text."""
         content = self._bytes_of(OBJECT_GRAPH).tobytes()
         size, at = varint(content, 0)
+        if size != len(content) - at - 4:
+            raise Damage(f"a text of {size:,} bytes does not fit the {len(content):,} of its tensor")
         checked = size.to_bytes(4 if size < 1 << 32 else 8, "little") + content[at:]
-        if size != len(content) - at - 4 or masked(crc32c(checked)) != entry.checksum:
+        if masked(crc32c(checked)) != entry.checksum:
             raise Damage("its check sum is wrong")
         return content[at + 4 :]
 
@@ -123,6 +128,7 @@ class Bundle:
     def _shard(self, number: int) -> mmap.mmap:
         if number not in self._shards:
             path = self.shard_path(number)
+            self._check_size(path)
             try:
                 with path.open("rb") as file:
                     self._shards[number] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -130,6 +136,13 @@ class Bundle:
                 raise CheckpointError(f"{path}: cannot be read ({error}); a checkpoint is its .index and all of its "
                                       ".data files: put them beside each other") from error  # fmt: skip
         return self._shards[number]
+
+    def _check_size(self, path: Path) -> None:
+        """That of all shards which are open, for there may be thousands."""
+        size = sum(map(len, self._shards.values())) + (path.stat().st_size if path.is_file() else 0)
+        if size > WEIGHT_LIMIT_BYTES:
+            raise CheckpointError(f"{path}: makes {size:,} bytes of the checkpoint, over the limit of "
+                                  f"{WEIGHT_LIMIT_BYTES:,}; the largest ALBERT is under 1 GB")  # fmt: skip
 
     def _check_ranges(self) -> None:
         """No two tensors may claim the same bytes."""

@@ -21,7 +21,7 @@ from litebert.files import atomic_write, write_json
 from litebert.interop.google_names import PROJECT, SECOND, WORDS, is_lone_patients, to_google, to_huggingface
 from litebert.interop.huggingface import Folder, config_from, name_map, settings_of, tensors_of
 from litebert.interop.sentence_transformers import write_modules
-from litebert.interop.source import NO_HEAD, Row, Source, settings_beside
+from litebert.interop.source import NO_HEAD, Row, Source, refuse_damaged_settings, settings_beside
 from litebert.interop.tensor_bundle import OBJECT_GRAPH, Bundle, Entry, write_bundle
 from litebert.model.config import PRESETS, AlbertConfig
 
@@ -77,7 +77,7 @@ def described(path: Path, tensors: dict[str, Tensor], rows: list[Row], kind: str
     """Weights by transformers' names, and albert_zh's second matrix, with the settings that lie beside them."""
     remarks: list[str] = []
     theirs = SECOND in tensors
-    settings = _settings(path, sizes_of(tensors, path), theirs, remarks, torch_names)
+    where, settings = _settings(path, sizes_of(tensors, path), theirs, remarks, torch_names)
     if settings.get("hidden_act", "") is None:
         raise CheckpointError(
             f"{path.parent}: hidden_act=null: Google's code then has no activation, and no ALBERT of transformers' or "
@@ -91,7 +91,7 @@ def described(path: Path, tensors: dict[str, Tensor], rows: list[Row], kind: str
     if f"{PROJECT}.weight" not in tensors and query is not None and query.shape == (size, size):
         # with E = H Google has no matrix there; a square of that size is in the file, so this one is not too large
         tensors |= {f"{PROJECT}.weight": torch.eye(size), f"{PROJECT}.bias": torch.zeros(size)}
-    config = config_from(settings, path)
+    config = config_from(settings, where)
     if not torch_names and not _divides_alike(config.num_hidden_layers, settings["num_hidden_groups"]):
         raise CheckpointError(
             f"{path}: of {config.num_hidden_layers} layers in {settings['num_hidden_groups']} groups Google's division "
@@ -99,7 +99,7 @@ def described(path: Path, tensors: dict[str, Tensor], rows: list[Row], kind: str
         )
     by_transformers = torch_names and not any(is_lone_patients(row.name) for row in rows)
     framework = "transformers" if by_transformers else "" if torch_names else "tensorflow"
-    return Source(kind, framework, path, _with_task(settings, tensors), tensors, rows, remarks)
+    return Source(kind, framework, path, _with_task(settings, tensors, path), tensors, rows, remarks)
 
 
 def write_google(folder: Folder, path: Path) -> list[Row]:
@@ -135,11 +135,11 @@ def write_google(folder: Folder, path: Path) -> list[Row]:
 def sizes_of(tensors: Mapping[str, Tensor], path: Path) -> dict[str, int]:
     """The settings that shapes tell."""
     try:
-        words, positions, segments = (
+        tables = [
             tensors[f"{_EMBEDDINGS}{name}_embeddings.weight"].shape for name in ("word", "position", "token_type")
-        )
+        ]
         wide, hidden = tensors[f"{_FIRST}.ffn.weight"].shape
-        vocabulary, small = words
+        (vocabulary, small), (positions, _), (segments, _) = tables
     except (KeyError, ValueError) as error:
         raise CheckpointError(
             f"{path}: lacks a table of embeddings or the first layer of an ALBERT ({error}); it is incomplete, or "
@@ -149,14 +149,16 @@ def sizes_of(tensors: Mapping[str, Tensor], path: Path) -> dict[str, int]:
     numbers = [tuple(map(int, block.groups())) for block in blocks if block]
     return {
         "vocab_size": vocabulary, "embedding_size": small, "hidden_size": hidden, "intermediate_size": wide,
-        "max_position_embeddings": positions[0], "type_vocab_size": segments[0],
+        "max_position_embeddings": positions, "type_vocab_size": segments,
         "num_hidden_groups": 1 + max(group for group, _ in numbers),
         "inner_group_num": 1 + max(inner for _, inner in numbers),
     }  # fmt: skip
 
 
-def _settings(path: Path, sizes: dict[str, int], theirs: bool, remarks: list[str], torch_names: bool) -> dict[str, Any]:
-    """The settings beside a checkpoint, as config.json would say them."""
+def _settings(
+    path: Path, sizes: dict[str, int], theirs: bool, remarks: list[str], torch_names: bool
+) -> tuple[Path, dict[str, Any]]:
+    """The settings beside a checkpoint, as config.json would say them, and the file that does."""
     beside = list(settings_beside(path.parent))
     fitting = {where: said for where, said in beside if all(said.get(key, sizes[key]) == sizes[key] for key in sizes)}
     if beside and not fitting:
@@ -169,16 +171,17 @@ def _settings(path: Path, sizes: dict[str, int], theirs: bool, remarks: list[str
     if any(one != told[0] for one in told):
         raise CheckpointError(f"{path.parent}: {', '.join(one.name for one in fitting)} fit {path.name} and differ; "
                               "leave only the right one there")  # fmt: skip
-    settings = dict(next(iter(fitting.values()))) if fitting else _by_preset(path, sizes, theirs, remarks, torch_names)
+    where, found = next(iter(fitting.items())) if fitting else (path, {})
+    settings = dict(found) if fitting else _by_preset(path, sizes, theirs, remarks, torch_names)
     if settings.get("ln_type") == "preln":
         raise CheckpointError(
-            f"{next(iter(fitting))}: ln_type='preln': its layers normalise first, where an ALBERT normalises last, and "
+            f"{where}: ln_type='preln': its layers normalise first, where an ALBERT normalises last, and "
             "no ALBERT computes the same; take one of albert_zh's models with 'postln', or in Google's format"
         )
     if "model_type" not in settings and not torch_names:
         act = settings.get("hidden_act", "gelu")
         settings["hidden_act"] = ACTIVATIONS.get(act, act) if isinstance(act, str) else act
-    return settings | {key: size for key, size in sizes.items() if key not in settings}
+    return where, settings | {key: size for key, size in sizes.items() if key not in settings}
 
 
 def _by_preset(
@@ -186,6 +189,7 @@ def _by_preset(
 ) -> dict[str, Any]:
     """Shapes tell neither how often a shared layer runs nor its heads, but those of the known sizes are known."""
     wanted = "config.json" if torch_names else CONFIG
+    refuse_damaged_settings(path.parent, wanted)
     same = [
         (name, preset)
         for name, preset in PRESETS.items()
@@ -214,10 +218,10 @@ def _fold(tensors: dict[str, Tensor], rows: list[Row], path: Path) -> list[Row]:
             f"{path}: {SECOND} of shape {tuple(second.shape)} does not fit the word embeddings; it is damaged: "
             "download it again"
         )
-    size = len(tensors[words]) * second.shape[1]
+    size = len(tensors[words]) * max(second.shape)  # both its factor and the product are held in double precision
     if size > TABLE_LIMIT:
         raise CheckpointError(
-            f"{path}: {SECOND} would make a table of {size:,} numbers, over the limit of {TABLE_LIMIT:,}; this is no "
+            f"{path}: {SECOND} takes a table of {size:,} numbers, over the limit of {TABLE_LIMIT:,}; this is no "
             "ALBERT's checkpoint"
         )
     tensors[words] = (tensors[words].double() @ second.double()).float()
@@ -225,7 +229,7 @@ def _fold(tensors: dict[str, Tensor], rows: list[Row], path: Path) -> list[Row]:
     return [Row(row.name, row.shape, words, why) if row.becomes in (words, SECOND) else row for row in rows]
 
 
-def _with_task(settings: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def _with_task(settings: dict[str, Any], tensors: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
     """What a fine-tuned checkpoint answers shows in its heads alone."""
     ours = settings.get("litebert", {})
     if "architectures" in settings or not isinstance(ours, dict) or "task" in ours:
@@ -233,7 +237,11 @@ def _with_task(settings: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[
     if "qa_outputs.weight" in tensors:
         return settings | {"architectures": ["AlbertForQuestionAnswering"]}
     if "classifier.weight" in tensors:
-        labels = {str(number): f"LABEL_{number}" for number in range(len(tensors["classifier.weight"]))}
+        shape = tuple(tensors["classifier.weight"].shape)
+        if len(shape) != 2:
+            raise CheckpointError(f"{path}: classifier.weight has shape {shape}, where a matrix was expected; it is "
+                                  "damaged: download it again")  # fmt: skip
+        labels = {str(number): f"LABEL_{number}" for number in range(shape[0])}
         problem = {"problem_type": "regression"} if len(labels) == 1 else {}
         return settings | {"architectures": ["AlbertForSequenceClassification"], "id2label": labels} | problem
     return settings

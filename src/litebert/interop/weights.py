@@ -26,12 +26,27 @@ SCALE = ".litebert_scale"
 """After the name of a matrix of whole numbers: what its rows are multiplied by."""
 BUFFERS = ("embeddings.position_ids",)
 """Of old versions: 0, 1, 2, …"""
+PRECISIONS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+"""Of weights; those in eight bits are multiplied out when they are read."""
 _OLD_PYTORCH = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """The weights of a folder under current names."""
-    return {current_name(name): one for name, one in read_folder(folder).items() if not name.endswith(BUFFERS)}
+    found: dict[str, Tensor] = {}
+    for name, tensor in read_folder(folder).items():
+        if not name.endswith(BUFFERS):
+            put(found, current_name(name), tensor, name, folder)
+    return found
+
+
+def put(tensors: dict[str, Tensor], becomes: str, tensor: Tensor, name: str, path: Path) -> None:
+    """Take a tensor under another name; of two that become one nobody can say which is meant."""
+    if becomes in tensors:
+        raise CheckpointError(
+            f"{path}: holds {becomes} twice, once as {name}; it is not one model: leave only the right one in it"
+        )
+    tensors[becomes] = tensor
 
 
 def read_folder(folder: Path) -> dict[str, Tensor]:
@@ -49,7 +64,8 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
         )
     tensors: dict[str, Tensor] = {}
     for file in _shards(path) if path.suffix == ".json" else [path]:
-        tensors |= read_file(file)
+        for name, tensor in read_file(file).items():
+            put(tensors, name, tensor, name, file)
     return tensors
 
 
@@ -58,7 +74,15 @@ def read_file(path: Path) -> dict[str, Tensor]:
     _check_size(path)
     by_pytorch = not is_safetensors(path) and (is_pytorch(path) or path.suffix == ".bin")
     tensors = _read_bin(path) if by_pytorch else _read_safetensors(path)
-    return dict(_from_eight_bits(tensors, path.parent))
+    _check_memory(path, tensors)
+    found = dict(_from_eight_bits(tensors, path.parent))
+    for name, tensor in found.items():
+        if tensor.dtype not in PRECISIONS and not name.endswith(BUFFERS):
+            raise CheckpointError(
+                f"{path}: {name} holds {_kind(tensor)}, where a weight is float32, float16, bfloat16 or float64; "
+                "save the model with weights of one of these"
+            )
+    return found
 
 
 def is_pytorch(path: Path) -> bool:
@@ -142,6 +166,41 @@ def _read_bin(path: Path) -> dict[str, Tensor]:
     ):
         raise CheckpointError(f"{path}: holds something other than named tensors; it is not a model's weights")
     return tensors
+
+
+def _check_memory(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Every number must stand in the file: a few bytes can else stand for any number of them."""
+    for name, tensor in tensors.items():
+        plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
+        if not plain or tensor.is_quantized or tensor.is_nested:
+            raise CheckpointError(
+                f"{path}: {name} is {_form(tensor)} and not a plain tensor; save the model with plain tensors"
+            )
+        size, stored = tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()
+        if size > stored:
+            raise CheckpointError(
+                f"{path}: {name} has shape {tuple(tensor.shape)}, which takes {size:,} bytes, and the file has "
+                f"{stored:,} of them; save the model with every number written out"
+            )
+    # many names may stand for the same numbers
+    total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    if total > WEIGHT_LIMIT_BYTES:
+        raise CheckpointError(
+            f"{path}: its tensors take {total:,} bytes, over the limit of {WEIGHT_LIMIT_BYTES:,}; the largest ALBERT "
+            "is under 1 GB"
+        )
+
+
+def _form(tensor: Tensor) -> str:
+    if tensor.is_quantized:
+        return "quantized"
+    if tensor.is_nested:
+        return "nested"
+    return "sparse" if tensor.layout != torch.strided else f"on the device {tensor.device.type!r}"
+
+
+def _kind(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _check_size(path: Path) -> None:
