@@ -252,3 +252,10 @@ def test_shards_larger_than_any_albert_are_not_opened(tmp_path: Path) -> None:
         file.truncate(WEIGHT_LIMIT_BYTES + 1)
     with pytest.raises(CheckpointError, match="8,589,934,593 bytes of the checkpoint, over the limit"):
         bundle.read("w")
+
+
+def test_a_name_that_cannot_be_printed_is_refused_in_one_line(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "model.ckpt", {"kernel\n": torch.zeros(2)})
+    with pytest.raises(CheckpointError, match=r"cannot be printed: 'kernel\\n'") as caught:
+        Bundle(tmp_path / "model.ckpt.index")
+    assert len(str(caught.value).splitlines()) == 1

@@ -24,7 +24,7 @@ def test_malformed_requests_are_refused_and_nothing_breaks() -> None:
 
 def test_a_soak_goes_through_all_endpoints(folders: dict[str, Path]) -> None:
     peer("uvicorn")
-    flags = ["--model", str(folders["mask"]), "--minutes", "0.1", "--rate", "1000", "--growth", "10"]
+    flags = ["--model", str(folders["mask"]), "--minutes", "0.3", "--rate", "1000", "--growth", "10"]
     script = [sys.executable, str(REPOSITORY / "bench" / "soak_serve.py"), *flags]
     done = subprocess.run(script, capture_output=True, text=True, check=False)
     report = json.loads(done.stdout)

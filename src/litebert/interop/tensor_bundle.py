@@ -259,9 +259,12 @@ def _bytes(message: Message, field: int) -> bytes:
 
 def _text(content: bytes) -> str:
     try:
-        return content.decode("utf-8")
+        name = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise Damage("a name is not UTF-8") from error
+    if not name.isprintable():  # it would break the line in which it is named
+        raise Damage(f"a name holds what cannot be printed: {ascii(name)}")
+    return name
 
 
 def _width(kind: str) -> int:

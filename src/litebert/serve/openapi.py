@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from fastapi import FastAPI
+from typing import TYPE_CHECKING, Any
 
 from litebert.serve.gate import Access
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 BEARER = {"type": "http", "scheme": "bearer", "description": "One of the server's keys."}
 NOT_USED = ("HTTPValidationError", "ValidationError")
