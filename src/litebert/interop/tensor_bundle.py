@@ -263,7 +263,7 @@ def _text(content: bytes) -> str:
     except UnicodeDecodeError as error:
         raise Damage("a name is not UTF-8") from error
     if not name.isprintable():  # it would break the line in which it is named
-        raise Damage(f"a name holds what cannot be printed: {ascii(name)}")
+        raise Damage(f"a name holds what cannot be printed: {name!a}")
     return name
 
 
