@@ -1,13 +1,18 @@
 """Sphinx settings: Markdown pages (MyST), the Furo theme, nothing fetched from the network."""
 
+import sys
+from pathlib import Path
+
 from litebert import __version__
+
+sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 
 project = "litebert"
 author = "the litebert authors"
 release = __version__
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "command_reference"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 html_theme = "furo"
 html_title = f"litebert {release}"
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "extensions"]
