@@ -15,4 +15,4 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 html_theme = "furo"
 html_title = f"litebert {release}"
-exclude_patterns = ["_build", "extensions"]
+exclude_patterns = ["_build", "extensions", "images"]

@@ -94,7 +94,11 @@ def _section(command: str) -> Iterator[str]:
     yield from (f"## {command}", "", summary, "", "```")
     yield from re.findall(r"^  (.*litebert .*)$", rest, flags=re.MULTILINE) or [f"litebert {command}"]
     options = options_of(command)
-    yield from ("```", "", *(("| option | default | meaning |", "|---|---|---|") if options else ("It has no options.",)))
+    yield from (
+        "```",
+        "",
+        *(("| option | default | meaning |", "|---|---|---|") if options else ("It has no options.",)),
+    )
     for option in options:
         takes = f" {_code(option.takes)}" if option.takes else ""
         flags = ", ".join(f"`{flag}`" for flag in option.flags.split(", "))
