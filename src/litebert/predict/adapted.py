@@ -64,6 +64,7 @@ class Adapted(Model):
         self.tuning, self.adapters = tuning, adapters
 
     def to(self, device: str | torch.device) -> Model:
+        """Move it, and the model it was made from."""
         self.base.to(device)
         return super().to(device)
 

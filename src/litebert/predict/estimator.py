@@ -20,13 +20,18 @@ from sklearn.utils.validation import check_is_fitted  # noqa: E402
 
 
 class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier from a handful of texts: for pipelines, cross-validation and searches."""
+    """A classifier from a handful of texts, as scikit-learn knows them: for pipelines, cross-validation and searches.
+
+    `model`: a loaded model, a folder or a name; by default the built-in English one. `label_names`: let the names of
+    the classes count as examples; None: if that helps. Nothing is tuned: it is `litebert.adapt` with a budget of 0 s.
+    """
 
     def __init__(self, model: str | Path | Model = DEFAULT, label_names: bool | None = None) -> None:
         self.model = model
         self.label_names = label_names
 
     def fit(self, X: Sequence[str], y: Sequence[Any]) -> FewShotClassifier:
+        """Read the texts `X` with the labels `y`; `adapted_` is then what `litebert.adapt` returns."""
         self.classes_ = np.unique(np.asarray(y))
         names = [str(label).strip() for label in self.classes_.tolist()]
         if len(set(names)) < len(names):
@@ -37,7 +42,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict_proba(self, X: Sequence[str]) -> np.ndarray:
-        """(N, C), in the order of `classes_`."""
+        """(N, C), the probability of each class, in the order of `classes_`."""
         check_is_fitted(self)
         if isinstance(X, str):
             raise DataError("predict takes a list; wrap a single text: predict([text])")
@@ -47,6 +52,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return found / found.sum(1, keepdims=True)
 
     def predict(self, X: Sequence[str]) -> np.ndarray:
+        """(N,), the likeliest of `classes_` for each text."""
         chances = self.predict_proba(X)
         chosen: np.ndarray = self.classes_[chances.argmax(1)]
         return chosen

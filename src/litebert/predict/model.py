@@ -101,10 +101,12 @@ class Model:
 
     @property
     def config(self) -> AlbertConfig:
+        """The shape of the encoder: sizes, number of passes, what is shared."""
         return self.albert.config
 
     @property
     def device(self) -> torch.device:
+        """Where its weights are, and where it computes."""
         return self.encoder.word_embeddings.weight.device
 
     @property
@@ -133,6 +135,8 @@ class Model:
         return is_int8(self.encoder)
 
     def to(self, device: str | torch.device) -> Model:
+        """Move it, as in `load(name).to("cuda")`, and return it. From eight bits only CPUs compute; elsewhere the same
+        weights are used in float32."""
         self.albert.to(device)
         if self.device.type != "cpu" and self.answers_in_int8:
             leave_int8(self.encoder)  # whose products are a CPU's

@@ -39,6 +39,7 @@ class Encoding:
     """One text, or one pair, as the model reads it. Position i of every list speaks of token i."""
 
     ids: list[int]
+    """The numbers of its tokens."""
     type_ids: list[int]
     """0 for the first text and its frame, 1 for the second."""
     _raw: tokenizers.Encoding = field(repr=False, compare=False)
@@ -49,6 +50,7 @@ class Encoding:
 
     @property
     def tokens(self) -> list[str]:
+        """The pieces themselves; `▁` stands for a space before."""
         return self._raw.tokens
 
     @property
@@ -201,6 +203,7 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
+        """How many tokens there are, special ones and added words among them."""
         return int(self._pipeline.get_vocab_size())
 
     def extended(self, words: Sequence[str]) -> Tokenizer:
@@ -268,6 +271,7 @@ class Tokenizer:
         return scores and [*scores, *[min(scores)] * (self.vocab_size - len(scores))]
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """The text that ids stand for, as far as normalisation kept it; with [CLS] and the like if not `skip_special`."""
         return str(self._pipeline.decode(list(ids), skip_special_tokens=skip_special))
 
     def token(self, number: int) -> str:
