@@ -50,7 +50,9 @@ class Model:
     ) -> None:
         self.albert = albert
         self.tokenizer = tokenizer
+        """Text to ids and back."""
         self.task = task
+        """What it was taught; None for a bare encoder."""
         self.max_length = max_length or albert.config.max_position_embeddings
         """Texts are cut to this many tokens: the length the model was trained on, or what its positions allow."""
         if after is not None:

@@ -1,0 +1,191 @@
+"""The pages: what their code prints, what the generated parts hold, and that nothing is fetched."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import io
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from litebert.cli import RECIPES
+from tests.conftest import REPOSITORY, missing
+from tests.test_architecture import BASE, MAY_IMPORT
+
+DOCS = REPOSITORY / "docs"
+RUNNABLE = ("start", "api", "misconceptions", "walk", "architecture")
+"""Pages whose Python is run from top to bottom, and prints what the block behind it shows."""
+TINY = re.compile(r"\b\d(?:\.\d)?e[-+]\d\d\b")
+"""A difference by rounding, which other processors round otherwise."""
+
+
+def imported(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    return imported(DOCS / "extensions" / "command_reference.py")
+
+
+# --- code -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", RUNNABLE)
+def test_the_python_of_a_page_prints_what_it_shows(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    found = re.findall(r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", text, flags=re.MULTILINE | re.DOTALL)
+    assert found
+    names: dict[str, Any] = {}
+    for code, shown in found:
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            exec(compile(code, f"docs/{page}.md", "exec"), names)
+        assert TINY.sub("tiny", said.getvalue()) == TINY.sub("tiny", shown)
+        assert all(float(number) < 1e-5 for number in TINY.findall(said.getvalue()))
+
+
+# --- all options ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", RECIPES)
+def test_every_option_of_every_command_is_in_the_reference(command: str, reference: ModuleType) -> None:
+    config = import_module(f"litebert.recipes.{command.replace('-', '_')}").Config
+    wanted = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(config)]
+    options = {option.flags.split(", ")[0]: option for option in reference.options_of(command)}
+    assert sorted(options) == sorted(wanted)
+    for field in dataclasses.fields(config):
+        option = options[f"--{field.name.replace('_', '-')}"]
+        assert len(option.meaning.split()) >= 2, option
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        assert (option.default is None) == required, option
+        if isinstance(field.default, str | int | float) and not isinstance(field.default, bool) and field.default != "":
+            assert option.default == str(field.default)
+
+
+def test_the_reference_has_a_table_for_each_command(reference: ModuleType) -> None:
+    text = reference.markdown()
+    assert re.findall(r"^## ([\w-]+)$", text, flags=re.MULTILINE) == list(RECIPES)
+    rows = [line for line in text.splitlines() if line.startswith("| `--")]
+    assert len(rows) == sum(len(reference.options_of(command)) for command in RECIPES)
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 4 for row in rows), "a cell would be torn apart"
+    assert "`--preset` one of `tiny`, `small`" in text
+    assert "| `--data` `PATH` | must be given |" in text
+
+
+def test_the_reference_stands_where_its_page_says(reference: ModuleType) -> None:
+    source = [(DOCS / f"{reference.PAGE}.md").read_text(encoding="utf-8")]
+    reference._fill_in(None, "another-page", source)
+    assert reference.PLACE in source[0]
+    reference._fill_in(None, reference.PAGE, source)
+    assert reference.PLACE not in source[0]
+    assert "## reproduce" in source[0]
+
+
+# --- tables and drawings ----------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_imports_is_the_rule_that_is_tested() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    section = text[text.index("## Which part may import which") : text.index("## Rules that hold everywhere")]
+    told: dict[str, set[str]] = {}
+    for left, right in re.findall(r"^\| (`.*?) \| (.*?) \|$", section, flags=re.MULTILINE):
+        for part in re.findall(r"`(\w+)`", left):
+            told[part] = set(re.findall(r"`(\w+)`", right))
+    told["recipes"] = set(told) - {"recipes", "cli"}  # "all of these"
+    assert told == {part: may - BASE for part, may in MAY_IMPORT.items() if part not in (*BASE, "__main__")}
+
+
+def test_the_drawings_are_what_their_script_draws() -> None:
+    draw = imported(DOCS / "images" / "draw.py")
+    for name, drawing in draw.DRAWINGS.items():
+        assert (DOCS / "images" / f"{name}.svg").read_text(encoding="utf-8") == drawing().svg()
+    height = {part: number for number, row in enumerate(reversed(draw.LAYERS)) for part in row}
+    for part, may in MAY_IMPORT.items():
+        if part != "__main__":
+            assert all(height[other] < height[part] for other in may), f"{part} stands below what it imports"
+    assert set(height) == set(MAY_IMPORT) - {"__main__"}
+
+
+def test_the_records_of_the_api_page_are_those_of_the_tasks() -> None:
+    from litebert.tasks import answer, choose, classify, few_shot, mask, multilabel, regress, similarity, tag, translate
+
+    outputs = [
+        classify.ClassifyOutput, few_shot.FewShotOutput, multilabel.MultilabelOutput, regress.RegressOutput,
+        tag.TagOutput, answer.AnswerOutput, choose.ChooseOutput, similarity.SimilarOutput, translate.TranslateOutput,
+        mask.MaskOutput,
+    ]  # fmt: skip
+    text = (DOCS / "api.md").read_text(encoding="utf-8")
+    section = text[text.index("### What goes in, what comes out") : text.index("## A handful of examples")]
+    rows = re.findall(r"^\| `(\w+)`.*\| ([^|]*) \|$", section, flags=re.MULTILINE)
+    assert len(rows) == len(outputs)
+    for (task, told), output in zip(rows, outputs, strict=True):
+        names = [field.name for field in dataclasses.fields(output)]
+        if output is few_shot.FewShotOutput:
+            names = ["unknown", "is_unknown"]  # and those of classify
+        assert set(names) <= set(re.findall(r"`(\w+)`", told)), task
+
+
+# --- the whole --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages as `make docs` builds them."""
+    if importlib.util.find_spec("sphinx") is None:
+        missing("sphinx")
+    out = tmp_path_factory.mktemp("docs")
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--quiet", "-d", str(out / "trees"), str(DOCS)]
+    run = subprocess.run([*command, str(out / "html")], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return out / "html"
+
+
+def test_every_page_is_in_the_contents(built: Path) -> None:
+    contents = (built / "index.html").read_text(encoding="utf-8")
+    for page in DOCS.glob("*.md"):
+        assert page.stem == "index" or f'href="{page.stem}.html"' in contents, page.name
+
+
+def test_the_pages_load_nothing_from_elsewhere(built: Path) -> None:
+    pages = list(built.rglob("*.html"))
+    assert len(pages) > 25
+    loading = re.compile(
+        r"<(?:script|img|iframe|source|object|embed|link)\b[^>]*?(?:src|href|data)=\"(?:https?:)?//[^\"]*"
+    )
+    for page in pages:
+        assert not loading.search(page.read_text(encoding="utf-8")), page.name
+    for sheet in built.rglob("*.css"):
+        assert not re.search(r"(?:url\(|@import )['\"]?(?:https?:)?//", sheet.read_text(encoding="utf-8")), sheet.name
+    for picture in (DOCS / "images").glob("*.svg"):
+        shapes = re.sub(
+            r"xmlns(:\w+)?=\"[^\"]*\"|<!DOCTYPE.*?>|<metadata>.*?</metadata>",
+            "",
+            picture.read_text(encoding="utf-8"),
+            flags=re.DOTALL,
+        )
+        assert not re.search(r"(?:href|src)=\"https?:|url\(https?:", shapes), picture.name
+
+
+def test_the_built_pages_hold_what_is_generated(built: Path) -> None:
+    reference = (built / "reference.html").read_text(encoding="utf-8")
+    assert all(f'id="{command}"' in reference for command in RECIPES)
+    assert "--gradient-checkpointing" in reference
+    api = (built / "api.html").read_text(encoding="utf-8")
+    assert all(f'id="litebert.{name}"' in api for name in ("load", "adapt", "Model", "Model.predict", "Model.encoder"))
+    assert "def _block" in re.sub("<[^>]+>", "", (built / "walk.html").read_text(encoding="utf-8"))
