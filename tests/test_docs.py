@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import importlib.util
 import io
+import json
 import re
+import shlex
 import subprocess
 import sys
 from importlib import import_module
@@ -16,7 +18,9 @@ from typing import Any
 
 import pytest
 
-from litebert.cli import RECIPES
+import litebert
+from litebert.cli import RECIPES, main
+from litebert.predict import Model
 from tests.conftest import REPOSITORY, missing
 from tests.test_architecture import BASE, MAY_IMPORT
 
@@ -58,6 +62,55 @@ def test_the_python_of_a_page_prints_what_it_shows(page: str, tmp_path: Path, mo
             exec(compile(code, f"docs/{page}.md", "exec"), names)
         assert TINY.sub("tiny", said.getvalue()) == TINY.sub("tiny", shown)
         assert all(float(number) < 1e-5 for number in TINY.findall(said.getvalue()))
+
+
+# --- tutorials --------------------------------------------------------------------------------------------------------
+
+TASKS_PAGE = (DOCS / "tasks.md").read_text(encoding="utf-8")
+SIX = ("tickets", "troubles", "stars", "names", "questions", "orders")
+
+
+@pytest.fixture(scope="module")
+def samples() -> ModuleType:
+    return imported(REPOSITORY / "examples" / "task_samples.py")
+
+
+def lesson(name: str) -> str:
+    """The section of a tutorial, by the folder of its model."""
+    sections = re.split(r"^###? ", TASKS_PAGE, flags=re.MULTILINE)
+    return next(section for section in sections if f"--out runs/{name}\n" in section)
+
+
+@pytest.mark.parametrize("name", SIX)
+def test_a_tutorial_runs_on_its_files_and_answers_as_it_shows(
+    name: str, samples: ModuleType, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    samples.write_samples(Path("samples"), train=24, test=8)
+    model.save("tiny")
+    text = lesson(name)
+    (command,) = re.findall(r"^litebert (finetune .*)$", text, flags=re.MULTILINE)
+    assert main([*shlex.split(command), "--model", "tiny", "--epochs", "1"]) == 0
+    said = capsys.readouterr()
+    assert "without reading" in text
+    assert f"samples/{name}-test" in said.out + said.err
+    (asked,) = re.findall(rf"^echo '(.*)' \| litebert predict --model runs/{name}$", text, flags=re.MULTILINE)
+    (shown,) = re.findall(
+        r"^```json\n(\{.*?\})\n```$(?=\n\n(?!```\nlitebert finetune))", text, flags=re.MULTILINE | re.DOTALL
+    )
+    item = json.loads(asked) if asked.startswith("{") else asked
+    answer = dataclasses.asdict(litebert.load(f"runs/{name}").predict([item])[0])
+    assert list(json.loads(shown)) == list(answer)
+
+
+def test_samples_on_the_page_are_lines_of_the_files(samples: ModuleType, tmp_path: Path) -> None:
+    samples.write_samples(tmp_path)
+    for name in ("tickets.csv", "troubles.csv", "stars.csv", "names.conll", "orders.csv"):
+        block = re.findall(r"^```\n(.*?)^```$", lesson(name.split(".")[0]), flags=re.MULTILINE | re.DOTALL)[0]
+        lines = (tmp_path / name).read_text(encoding="utf-8").splitlines()
+        assert block.splitlines()[0] == lines[0], name
+        assert set(block.splitlines()) <= set(lines), name
 
 
 # --- all options ------------------------------------------------------------------------------------------------------
