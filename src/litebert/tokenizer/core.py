@@ -271,7 +271,7 @@ class Tokenizer:
         return scores and [*scores, *[min(scores)] * (self.vocab_size - len(scores))]
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """The text that ids stand for, as far as normalisation kept it; with [CLS] and the like if not `skip_special`."""
+        """The text that ids stand for, as far as normalisation kept it; with [CLS] and so on if not `skip_special`."""
         return str(self._pipeline.decode(list(ids), skip_special_tokens=skip_special))
 
     def token(self, number: int) -> str:
