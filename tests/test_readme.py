@@ -24,7 +24,7 @@ PAGES = READMES | {
 
 def blocks(text: str, language: str = "") -> list[str]:
     """The fenced blocks in this language."""
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    fenced = re.findall(r"^```([^\n]*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
     return [content for name, content in fenced if name == language]
 
 
