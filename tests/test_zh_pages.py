@@ -1,7 +1,7 @@
-"""The pages in Chinese do what they say: files and commands of a page are a run, its Python prints what stands below it.
+"""The pages in Chinese do what they say: their files and commands are a run, their Python prints what stands below.
 
-Commands are run with stand-ins that have the names and vocabularies of the built-in models, but next to no weights. Where
-a page shows what Python prints, it is the real model that prints it.
+Commands are run with stand-ins that have the names and vocabularies of the built-in models, but next to no weights.
+Where a page shows what Python prints, it is the real model that prints it.
 """
 
 from __future__ import annotations
