@@ -15,12 +15,16 @@ from litebert.cli import RECIPES, parse
 from tests.conftest import REPOSITORY
 
 READMES = {name: (REPOSITORY / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh-CN.md")}
-PAGES = READMES | {str(p.relative_to(REPOSITORY)): p.read_text(encoding="utf-8") for p in REPOSITORY.glob("docs/*.md")}
+PAGES = READMES | {
+    str(path.relative_to(REPOSITORY)): path.read_text(encoding="utf-8")
+    for path in sorted(REPOSITORY.glob("docs/**/*.md"))
+    if "_build" not in path.parts
+}
 
 
 def blocks(text: str, language: str = "") -> list[str]:
     """The fenced blocks in this language."""
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    fenced = re.findall(r"^```([^\n]*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
     return [content for name, content in fenced if name == language]
 
 
