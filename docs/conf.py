@@ -8,7 +8,7 @@ from litebert import __version__
 sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 
 project = "litebert"
-author = "the litebert authors"
+author = copyright = "the litebert authors"
 release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "command_reference"]
 myst_enable_extensions = ["colon_fence"]
