@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
 import tokenizers
+import torch
 
+from litebert.data.batches import pad
 from litebert.files import sha256_of
 from litebert.predict import load
 from tests.recipes.conftest import Flow, litebert, make_examples, write_csv
@@ -86,6 +89,25 @@ def test_torchs_own_form(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert litebert("export", *given, "--out", tmp_path / "out") == 0
     assert json.loads(capsys.readouterr().out)["off"] < 1e-5
     assert (tmp_path / "out" / "model.pt2").is_file()
+
+
+def test_machine_code(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--model", flow.classifier, "--format", "compiled", "--json", "--out", tmp_path / "out")
+    if shutil.which("g++") is None:
+        assert litebert("export", *given) == 2
+        assert "C++ compiler" in capsys.readouterr().err
+        return
+    assert litebert("export", *given) == 0
+    assert json.loads(capsys.readouterr().out)["off"] < 1e-5
+    program = torch._inductor.aoti_load_package(str(tmp_path / "out" / "compiled.pt2"))
+    model = load(flow.classifier)
+    encoded = model.tokenizer.encode(["rain and thunder on the roof"])
+    batch = pad(encoded, model.tokenizer.pad_id)
+    real = torch.ones_like(batch.input_ids)
+    scores = program(input_ids=batch.input_ids, attention_mask=real, token_type_ids=batch.token_type_ids)["scores"]
+    truth = model.predict(["rain and thunder on the roof"])[0].probabilities
+    assert sorted(scores[0].softmax(0).tolist()) == pytest.approx(sorted(truth.values()), abs=1e-5)
+    assert not list((tmp_path / "out").glob(".*"))
 
 
 def test_mistakes_are_told_and_nothing_is_written(

@@ -23,6 +23,7 @@ from litebert.model.conditions import has_hooks, has_kernels, is_current, is_pla
 from litebert.model.config import ACTIVATIONS, AlbertConfig, Half
 from litebert.model.eight import has_eight
 from litebert.model.fused import TANH, Plan, Weights, run_passes
+from litebert.model.products import linear
 from litebert.model.recorder import Recorder, is_small
 from litebert.model.start import initialize
 
@@ -509,7 +510,11 @@ def run_block(
 
 
 def _linear(layer: nn.Module, rows: Tensor, seen: Seen | None, name: str) -> Tensor:
-    return layer(rows) if seen is None else F.linear(rows, seen[f"{name}.weight"], seen[f"{name}.bias"])
+    if seen is not None:
+        return F.linear(rows, seen[f"{name}.weight"], seen[f"{name}.bias"])
+    if type(layer) is nn.Linear and not has_hooks(layer):
+        return linear(rows, layer.weight, layer.bias)
+    return layer(rows)
 
 
 def _norm(layer: nn.LayerNorm, rows: Tensor, seen: Seen | None) -> Tensor:
