@@ -12,8 +12,8 @@ import pytest
 import tokenizers
 import torch
 
-from litebert.data.batches import pad
 from litebert.files import sha256_of
+from litebert.interop.onnx import Answers
 from litebert.predict import load
 from tests.recipes.conftest import Flow, litebert, make_examples, write_csv
 
@@ -92,21 +92,20 @@ def test_torchs_own_form(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_machine_code(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ("--model", flow.classifier, "--format", "compiled", "--json", "--out", tmp_path / "out")
+    flags = ("--model", flow.classifier, "--format", "compiled", "--json", "--out", tmp_path / "out")
     if shutil.which("g++") is None:
-        assert litebert("export", *given) == 2
+        assert litebert("export", *flags) == 2
         assert "C++ compiler" in capsys.readouterr().err
         return
-    assert litebert("export", *given) == 0
+    assert litebert("export", *flags) == 0
     assert json.loads(capsys.readouterr().out)["off"] < 1e-5
     program = torch._inductor.aoti_load_package(str(tmp_path / "out" / "compiled.pt2"))
     model = load(flow.classifier)
-    encoded = model.tokenizer.encode(["rain and thunder on the roof"])
-    batch = pad(encoded, model.tokenizer.pad_id)
-    real = torch.ones_like(batch.input_ids)
-    scores = program(input_ids=batch.input_ids, attention_mask=real, token_type_ids=batch.token_type_ids)["scores"]
-    truth = model.predict(["rain and thunder on the roof"])[0].probabilities
-    assert sorted(scores[0].softmax(0).tolist()) == pytest.approx(sorted(truth.values()), abs=1e-5)
+    ids = torch.tensor([model.tokenizer.encode(["rain and thunder on the roof"])[0].ids])
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+    with torch.inference_mode():
+        truth = Answers(model.albert, model.task)(**given)["scores"]
+    assert program(**given)["scores"].tolist() == [pytest.approx(truth[0].tolist(), abs=1e-5)]
     assert not list((tmp_path / "out").glob(".*"))
 
 
