@@ -44,7 +44,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     model = litebert.load(options.model, engine=options.engine)
-    records = model.task.read(options.data)
+    task: Any = model.task
+    records = task.read(options.data)
     truth = [record.label for record in records]
     contenders: dict[str, tuple[Any, float]] = {"all passes": (model, 1.0)}
     if options.teacher is not None:
