@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
 import tokenizers
+import torch
 
 from litebert.files import sha256_of
+from litebert.interop.onnx import Answers
 from litebert.predict import load
 from tests.recipes.conftest import Flow, litebert, make_examples, write_csv
 
@@ -86,6 +89,24 @@ def test_torchs_own_form(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert litebert("export", *given, "--out", tmp_path / "out") == 0
     assert json.loads(capsys.readouterr().out)["off"] < 1e-5
     assert (tmp_path / "out" / "model.pt2").is_file()
+
+
+def test_machine_code(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--model", flow.classifier, "--format", "compiled", "--json", "--out", tmp_path / "out")
+    if shutil.which("g++") is None:
+        assert litebert("export", *flags) == 2
+        assert "C++ compiler" in capsys.readouterr().err
+        return
+    assert litebert("export", *flags) == 0
+    assert json.loads(capsys.readouterr().out)["off"] < 1e-5
+    program = torch._inductor.aoti_load_package(str(tmp_path / "out" / "compiled.pt2"))
+    model = load(flow.classifier)
+    ids = torch.tensor([model.tokenizer.encode(["rain and thunder on the roof"])[0].ids])
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+    with torch.inference_mode():
+        truth = Answers(model.albert, model.task)(**given)["scores"]
+    assert program(**given)["scores"].tolist() == [pytest.approx(truth[0].tolist(), abs=1e-5)]
+    assert not list((tmp_path / "out").glob(".*"))
 
 
 def test_mistakes_are_told_and_nothing_is_written(

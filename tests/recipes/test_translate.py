@@ -113,7 +113,7 @@ def test_graphs_translate_the_same(taught: Path, tmp_path: Path, capsys: pytest.
     assert litebert("export", *given, "--int8", "--out", tmp_path / "eight") == 0
     assert json.loads(capsys.readouterr().out)["scores"][1] > 40
     assert litebert("export", "--model", taught / "model", "--format", "torch", "--out", tmp_path / "t") == 2
-    assert "leave out --format torch" in capsys.readouterr().err
+    assert "leave out --format" in capsys.readouterr().err
 
 
 def test_the_encoder_is_computed_from_eight_bits_where_that_is_asked(taught: Path) -> None:

@@ -6,9 +6,12 @@ The graph is what torch's own exporter makes of a module that takes three tensor
 from __future__ import annotations
 
 import logging
+import shutil
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +19,7 @@ from torch import Tensor, nn
 
 from litebert.data.batches import Batch
 from litebert.errors import ConfigError, require_extra
+from litebert.files import replacing
 from litebert.model import Albert, Encoder
 from litebert.model.sentences import SentenceHead, SentenceMap, pooled
 from litebert.tasks import Mask, Task
@@ -100,6 +104,24 @@ def program_of(module: Answers | Vectors, max_length: int) -> torch.export.Expor
     """The same for torch alone: `torch.export.load` reads it without litebert."""
     with _exporting(module):
         return torch.export.export(module, (), kwargs=_given(), dynamic_shapes=_shapes(max_length))
+
+
+def write_compiled(program: torch.export.ExportedProgram, path: Path) -> None:
+    """Machine code of it for CPUs like this one, with its weights, in one file (AOTInductor)."""
+    from torch._inductor import aoti_compile_and_package
+
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            made = aoti_compile_and_package(program, package_path=f"{folder}/{path.name}")
+        except RuntimeError as error:
+            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ConfigError(
+                f"torch cannot compile this model: {said}; it needs a C++ compiler; "
+                "install one (apt install g++), or use --format torch"
+            ) from error
+        with replacing(path) as temporary:
+            shutil.copyfile(made, temporary)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from litebert.model.conditions import has_hooks, has_kernels, is_current, is_pla
 from litebert.model.config import ACTIVATIONS, AlbertConfig, Half
 from litebert.model.eight import has_eight
 from litebert.model.fused import TANH, Plan, Weights, run_passes
+from litebert.model.products import linear
 from litebert.model.recorder import Recorder, is_small
 from litebert.model.start import initialize
 
@@ -325,19 +326,26 @@ class Encoder(nn.Module):
         sequences they are, (S,), and the depth, and says which of them stop, (S,). The others are a shorter batch.
         """
         left = torch.arange(len(lengths), device=lengths.device)
-        column = torch.arange(len(input_ids), device=lengths.device)
-        column -= (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
-        longest = int(lengths.max())
+        first = lengths.cumsum(0) - lengths
+        column = torch.arange(len(input_ids), device=lengths.device) - first.repeat_interleave(lengths)
+        longest, done = int(lengths.max()), 0
         hidden = self._embed(self.word_embeddings(input_ids), column, token_type_ids, longest)
-        done = 0
+        layout = self._end_to_end(lengths, longest, len(hidden))
         for depth in depths:
-            layout = Dense(1, len(hidden), None) if len(left) == 1 else Packed.of(lengths, longest, len(hidden))
-            hidden = self._run(hidden, layout, depth, None, done=done)
-            goes_on = ~stops(hidden.index_select(0, lengths.cumsum(0) - lengths), left, depth)
-            if not bool(goes_on.any()):
-                return
+            hidden, done = self._run(hidden, layout, depth, None, done=done), depth
+            goes_on = ~stops(hidden.index_select(0, first), left, depth)
+            if bool(goes_on.all()):
+                continue
             hidden = hidden[goes_on.repeat_interleave(lengths)]
-            left, lengths, done = left[goes_on], lengths[goes_on], depth
+            left, lengths = left[goes_on], lengths[goes_on]
+            if not len(left):
+                return
+            first = lengths.cumsum(0) - lengths
+            layout = self._end_to_end(lengths, longest, len(hidden))
+
+    @staticmethod
+    def _end_to_end(lengths: Tensor, longest: int, tokens: int) -> Layout:
+        return Dense(1, tokens, None) if len(lengths) == 1 else Packed.of(lengths, longest, tokens)
 
     def pool(self, first: Tensor) -> Tensor:
         """The vector that sentence-level heads read, from the hidden state of [CLS]: (B, H) in, (B, H) out."""
@@ -509,7 +517,11 @@ def run_block(
 
 
 def _linear(layer: nn.Module, rows: Tensor, seen: Seen | None, name: str) -> Tensor:
-    return layer(rows) if seen is None else F.linear(rows, seen[f"{name}.weight"], seen[f"{name}.bias"])
+    if seen is not None:
+        return F.linear(rows, seen[f"{name}.weight"], seen[f"{name}.bias"])
+    if type(layer) is nn.Linear and not has_hooks(layer):
+        return linear(rows, layer.weight, layer.bias)
+    return layer(rows)
 
 
 def _norm(layer: nn.LayerNorm, rows: Tensor, seen: Seen | None) -> Tensor:

@@ -210,7 +210,7 @@ class NativePasses:
             raise ConfigError("an int8 model answers and does not learn; train the one that it was made from")
         if hidden.device.type != "cpu":
             raise ConfigError(f"the model is on {hidden.device}, and its eight bits are for CPUs; use model.to(...)")
-        with torch.no_grad(), torch.device("cpu"):
+        with torch.no_grad():
             if isinstance(layout, Dense) and layout.mask is not None:
                 return self._real_alone(encoder, hidden, layout.mask, passes, bias, rows)
             return self._run(encoder, hidden, layout, passes, bias, rows)
@@ -236,8 +236,10 @@ class NativePasses:
         blocks, added = _steps(encoder, passes)
         bias = None if bias is None else bias.float().contiguous()
         rows = None if rows is None else rows.to(torch.int64).contiguous()
-        starts = layout.starts if isinstance(layout, Packed) else torch.arange(layout.batch + 1) * layout.length
-        starts = starts.to(torch.int32)
+        if isinstance(layout, Packed):
+            starts = layout.starts.to(torch.int32)
+        else:
+            starts = torch.arange(layout.batch + 1, dtype=torch.int32, device=hidden.device) * layout.length
         _check(starts, layout.length, rows, len(hidden))
         laid_out = self._layout_of(encoder)
         job = _Job(
@@ -256,7 +258,7 @@ class NativePasses:
         kept: Tensor | None = getattr(self._memory, "space", None)
         if kept is not None and len(kept) >= size:
             return kept
-        space = torch.empty(size, dtype=torch.uint8)
+        space = torch.empty(size, dtype=torch.uint8, device="cpu")
         if size <= KEPT:
             self._memory.space = space
         return space
@@ -321,9 +323,9 @@ def _steps(encoder: Encoder, passes: range) -> tuple[Tensor, Tensor | None]:
     numbers = [[config.block_at(half, *step) for half in get_args(Half)] for step in steps]
     added = None
     if depths is not None:
-        first = torch.tensor([inner == 0 for _, inner in steps])
+        first = torch.tensor([inner == 0 for _, inner in steps], device="cpu")
         added = (depths.weight[[layer for layer, _ in steps]].float() * first[:, None]).contiguous()
-    return torch.tensor(numbers, dtype=torch.int32), added
+    return torch.tensor(numbers, dtype=torch.int32, device="cpu"), added
 
 
 def _check(starts: Tensor, longest: int, rows: Tensor | None, tokens: int) -> None:
@@ -336,8 +338,9 @@ def _check(starts: Tensor, longest: int, rows: Tensor | None, tokens: int) -> No
 
 
 def _weights(encoder: Encoder) -> Iterator[Tensor]:
-    for blocks in (encoder.attention, encoder.ffn):
-        yield from blocks.parameters()
+    for block in (*encoder.attention, *encoder.ffn):
+        for part in block.children():  # faster than block.parameters(), and asked for in every question
+            yield from (weight for weight in part._parameters.values() if weight is not None)
 
 
 def _version(weight: Tensor) -> int:

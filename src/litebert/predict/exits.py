@@ -91,13 +91,12 @@ def early_scores(albert: Albert, task: Task[Any, Any], batch: Batch, exits: Exit
 
     def stops(first: Tensor, left: Tensor, depth: int) -> Tensor:
         said = head(encoder.pool(first)).float()  # (S, C)
-        stop = said.softmax(-1).amax(-1) >= exits.sure
-        if depth == exits.depths[-1]:
-            stop = torch.ones_like(stop)
         if not scores:
-            scores.append(torch.zeros_like(said))
-        scores[0][left[stop]], passes[left[stop]] = said[stop], depth
-        return stop
+            scores.append(torch.empty_like(said))
+        scores[0][left], passes[left] = said, depth  # of those that go on, until the next look
+        if depth == exits.depths[-1]:
+            return torch.ones_like(left, dtype=torch.bool)
+        return said.softmax(-1).amax(-1) >= exits.sure
 
     encoder.until(batch.input_ids[real], lengths, batch.token_type_ids[real], exits.depths, stops)
     return {"scores": scores[0]}, passes

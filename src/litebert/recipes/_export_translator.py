@@ -37,7 +37,7 @@ class ExportedTranslator(Exported):
 
 def export_translator(config: Config, model: Model) -> Figures:
     if config.format != "onnx":
-        raise ConfigError("a translator is two graphs, which are written as ONNX; leave out --format torch")
+        raise ConfigError("a translator is two graphs, which are written as ONNX; leave out --format")
     decoder: Any = model.albert.heads[Translate.head_name]
     longest = model.config.max_position_embeddings
     reads, writes = Reads(model.albert, decoder), Writes(decoder)

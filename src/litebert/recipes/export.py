@@ -6,12 +6,13 @@ Examples:
   litebert export --model runs/few --out runs/onnx
   litebert export --give vectors --out runs/vectors
   litebert export --model runs/mine --format torch --out runs/program
+  litebert export --model runs/mine --format compiled --out runs/library
 
-The folder holds model.onnx (or model.pt2), tokenizer.json and config.json, which names the classes; of a translator
-encoder.onnx, decoder.onnx, which writes a token at a time, and target/, the vocabulary of those. A graph takes
-input_ids, attention_mask and token_type_ids, any number of sequences of any length that the model can read. --int8
-stores large matrices in eight bits and multiplies them so. What ONNX Runtime computes is held against torch, and with
---test scored on labelled examples.
+The folder holds model.onnx (or model.pt2, compiled.pt2), tokenizer.json and config.json, which names the classes; of a
+translator encoder.onnx, decoder.onnx, which writes a token at a time, and target/, the vocabulary of those. A graph
+takes input_ids, attention_mask and token_type_ids, any number of sequences of any length that the model can read.
+--int8 stores large matrices in eight bits and multiplies them so. What ONNX Runtime computes is held against torch, and
+with --test scored on labelled examples.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ IN_STEPS = ("unknown",)
 """What follows from scores by steps, and may jump where they hardly differ."""
 FAR = 0.3
 """Beyond which eight bits are warned of."""
-FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
+FILES = {"onnx": "model.onnx", "torch": "model.pt2", "compiled": "compiled.pt2"}
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,9 @@ class Config:
     """Folder for the graph, its tokenizer and its settings."""
     model: str = DEFAULT
     """Folder of a model, or the name of one."""
-    format: Literal["onnx", "torch"] = "onnx"
-    """onnx: a graph for ONNX Runtime and many others. torch: a program that torch.export.load reads."""
+    format: Literal["onnx", "torch", "compiled"] = "onnx"
+    """onnx: a graph for ONNX Runtime and many others. torch: a program that torch.export.load reads. compiled: machine
+    code for CPUs like this one, by AOTInductor, to be called from C++ or by torch._inductor.aoti_load_package."""
     give: Literal["auto", "answers", "vectors"] = "auto"
     """What comes out: what the head of its task says (of a pre-trained model, scores of the vocabulary for every
     token), or hidden states and the vector of the text. auto: vectors of a model that was taught no task."""
@@ -73,10 +75,10 @@ class Config:
         for name in (*FILES.values(), "encoder.onnx"):
             refuse_overwrite(self.out / name, "an exported model")
         refuse_overwrite(self.out / "config.json", "a model")
-        if self.format == "torch" and self.int8:
+        if self.format != "onnx" and self.int8:
             raise ConfigError("--int8 is for ONNX; for torch use: litebert quantize")
         if self.test is not None and (self.format != "onnx" or self.give == "vectors"):
-            raise ConfigError("--test scores the answers of an ONNX graph; leave out --format torch, --give vectors")
+            raise ConfigError("--test scores the answers of an ONNX graph; leave out --format and --give vectors")
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def run(config: Config) -> None:
     if model.int8 is not None:
         raise ConfigError(f"{config.model} is in eight bits; export the model that it was quantized from, with --int8")
     check_test(model, config.test, config.columns)
-    if config.check or config.test is not None:
+    if config.format == "onnx" and (config.check or config.test is not None):
         require_extra("onnxruntime", "export")
     if isinstance(model.task, Translate) and config.give != "vectors":
         from litebert.recipes._export_translator import export_translator
@@ -141,15 +143,18 @@ def _finish(config: Config, model: Model, figures: Figures) -> None:
 def _written(config: Config, module: Answers | Vectors, model: Model, console: Console) -> Figures:
     import torch
 
-    from litebert.interop.onnx import graph_of, program_of
+    from litebert.interop.onnx import graph_of, program_of, write_compiled
     from litebert.interop.onnx_int8 import quantize_graph
 
     path = config.out / FILES[config.format]
-    with working(console, f"writing {path}, some ten seconds"):
+    takes = "a minute or two" if config.format == "compiled" else "some ten seconds"
+    with working(console, f"writing {path}, {takes}"):
         if config.format == "torch":
             program = program_of(module, model.config.max_position_embeddings)
             with replacing(path) as temporary, temporary.open("wb") as file:
                 torch.export.save(program, file)
+        elif config.format == "compiled":
+            write_compiled(program_of(module, model.config.max_position_embeddings), path)
         else:
             graph = graph_of(module, model.config.max_position_embeddings)
             if config.int8:
@@ -169,9 +174,13 @@ def _checked(config: Config, path: Path, module: Answers | Vectors, model: Model
     from litebert.data.batches import Batch
     from litebert.predict.exported import Exported, by_session
 
-    session = None if config.format == "torch" else open_session(path)
+    session = open_session(path) if config.format == "onnx" else None
     with working(console, "holding it against torch"):
-        program = torch.export.load(path).module() if session is None else None
+        program: Any = None
+        if config.format == "torch":
+            program = torch.export.load(path).module()
+        elif config.format == "compiled":
+            program = torch._inductor.aoti_load_package(str(path))
         off = 0.0
         longest = model.config.max_position_embeddings
         for batch, length in ((1, 1), (1, 17), (3, 40), (2, longest)):
