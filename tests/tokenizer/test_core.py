@@ -372,3 +372,26 @@ def test_a_vocabulary_grows_at_its_end(kind: str, tokenizer: Tokenizer, tmp_path
     again = Tokenizer.load(tmp_path)
     assert again.fingerprint == new.fingerprint != old.fingerprint
     assert again.added == {old.vocab_size, old.vocab_size + 1}
+
+
+@pytest.mark.filterwarnings("ignore:.*unknown to this vocabulary")
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("轴承", "他发现轴承磨损得厉害"),
+        ("ベアリング", "このベアリングは古い"),
+        ("กขค", "มากขคใหม"),
+        ("T恤", "我买了T恤衫"),
+    ],
+)
+def test_added_words_of_scripts_without_spaces_are_found_inside_text(kind: str, word: str, text: str) -> None:
+    prose = [*PROSE, *text]
+    old = train_unigram(prose, 190) if kind == "unigram" else train_wordpiece(prose, 190)
+    new = old.extended([word, "quokka"])
+    encoding = new.encode([text])[0]
+    (place,) = (place for place, number in enumerate(encoding.ids) if number == old.vocab_size)
+    start, end = encoding.offsets[place]
+    assert text[start:end] == word
+    assert not encoding.tokens[place + 1].startswith("▁")  # no space where the text has none
+    assert old.vocab_size + 1 not in new.encode_ids([f"the quokkas {text}"])[0]  # whole words only, as before
