@@ -216,6 +216,15 @@ def test_curly_quotes_alone_get_the_remedy_that_fits_them(data: Path) -> None:
         chinese.encode(["他说：“好的。”"])
 
 
+@pytest.mark.parametrize(("text", "said"), [("這個軸承壞了", True), ("этот мост", False)])
+def test_where_chinese_characters_are_unknown_traditional_ones_may_be_the_cause(text: str, said: bool) -> None:
+    simplified = train_unigram([*PROSE, *"这个轴承坏了"], 190)
+    with pytest.warns(UserWarning, match="use a model of the text's language") as caught:
+        simplified.encode([text])
+    told = "if they are traditional characters, convert them to simplified (OpenCC's t2s); else use a model"
+    assert (told in str(caught[0].message)) == said
+
+
 def test_a_few_unknown_characters_in_a_long_text_do_not_warn(data: Path) -> None:
     tokenizer = Tokenizer.from_spiece(data / "vocab/english/spiece.model")
     with warnings.catch_warnings():

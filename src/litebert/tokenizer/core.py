@@ -28,7 +28,7 @@ from litebert.tokenizer.pipelines import (
     without_made_up_spaces,
     wordpiece_pipeline,
 )
-from litebert.tokenizer.scripts import NO_SPACES
+from litebert.tokenizer.scripts import HAN, NO_SPACES, mostly
 from litebert.tokenizer.spiece import parse_spiece
 
 Truncation = Literal["longest_first", "only_first", "only_second"]
@@ -324,6 +324,8 @@ class Tokenizer:
             remedy = "use a model of the text's language, or train a vocabulary with: litebert tokenizer"
             if set(unknown) <= set(FOLDED):
                 remedy = "import the vocabulary with fold_punctuation, which maps them to what it has"
+            elif mostly(HAN, unknown):
+                remedy = f"if they are traditional characters, convert them to simplified (OpenCC's t2s); else {remedy}"
             warnings.warn(
                 f"{len(unknown)} of {characters} characters of {encoding._texts[0][:40]!r} are unknown to this "
                 f"vocabulary of {self.vocab_size}, so the model cannot read them: {remedy}",
