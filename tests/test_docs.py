@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 from importlib import import_module
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,7 +21,9 @@ import pytest
 
 import litebert
 from litebert.cli import RECIPES, main
+from litebert.files import read_toml
 from litebert.predict import Model
+from litebert.tokenizer.pipelines import UNIGRAM_SPECIALS, WORDPIECE_SPECIALS
 from tests.conftest import REPOSITORY, missing
 from tests.test_architecture import BASE, MAY_IMPORT
 
@@ -192,6 +195,13 @@ def test_the_records_of_the_api_page_are_those_of_the_tasks() -> None:
         assert set(names) <= set(re.findall(r"`(\w+)`", told)), task
 
 
+def test_special_tokens_are_told_for_both_kinds_of_vocabulary() -> None:
+    for page in ("tokenizer", "faq"):
+        text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+        for specials in (UNIGRAM_SPECIALS, WORDPIECE_SPECIALS):
+            assert f"`{specials['pad']} {specials['unk']}" in text, page
+
+
 # --- the whole --------------------------------------------------------------------------------------------------------
 
 
@@ -205,6 +215,30 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = subprocess.run([*command, str(out / "html")], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     return out / "html"
+
+
+IMPORT_WITHOUT = """
+import sys
+from importlib import import_module
+absent, names = (given.split() for given in sys.argv[1:])
+sys.modules.update(dict.fromkeys(absent))
+for name in names:
+    module, _, member = name.rpartition(".")
+    getattr(import_module(module), member)
+"""
+
+
+def test_the_docs_extra_is_enough_for_what_the_pages_import() -> None:
+    extras = read_toml(REPOSITORY / "pyproject.toml")["project"]["optional-dependencies"]
+    named = {extra: {re.split(r"[^\w-]", given)[0] for given in extras[extra]} for extra in extras}
+    others = set().union(*named.values()) - named["docs"] - {"litebert"}
+    absent = [module for module, owners in packages_distributions().items() if others & set(owners)]
+    assert "sacrebleu" in absent
+    text = (DOCS / "api.md").read_text(encoding="utf-8")
+    names = re.findall(r"^\.\. auto\w+:: ([\w.]+)", text, flags=re.MULTILINE)
+    command = [sys.executable, "-c", IMPORT_WITHOUT, " ".join(absent), " ".join(names)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
 
 
 def test_every_page_is_in_the_contents(built: Path) -> None:

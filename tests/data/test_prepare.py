@@ -180,6 +180,14 @@ def test_a_dictionary_teaches_jieba_words() -> None:
     assert "北京天安门" in words_in(taught, CHINESE[0])
 
 
+def test_words_beside_an_added_one_start_where_jieba_says() -> None:
+    jieba = peer("rjieba")
+    added = train_wordpiece(CHINESE * 20, 80).extended(["图书馆"])
+    encoder = TextEncoder(Recipe(tokenizer_files(added), words="jieba"))
+    assert added.vocab_size - 1 in np.frombuffer(encoder([CHINESE[1]]).ids, np.uint16)
+    assert words_in(encoder, CHINESE[1]) == jieba.cut(CHINESE[1])
+
+
 def test_a_dictionary_is_read_as_jieba_writes_it(tmp_path: Path) -> None:
     (tmp_path / "d.txt").write_text("云计算 5 n\n\n创新办 3\n凱特琳\n", encoding="utf-8")
     assert read_dictionary([tmp_path / "d.txt"]) == ("云计算", "创新办", "凱特琳")

@@ -11,7 +11,7 @@ import pytest
 
 from litebert import builtin
 from litebert.recipes._demo_data import TICKETS, split_tickets
-from litebert.recipes._demo_zh import ASKED, FEW, HIDDEN
+from litebert.recipes._demo_zh import ASKED, FEW, HIDDEN, worse_than_bag
 from tests.recipes.conftest import litebert
 
 needs_weights = pytest.mark.skipif(
@@ -37,6 +37,14 @@ def test_a_third_of_each_queue_is_not_seen(tmp_path: Path) -> None:
     assert set(Counter(row["label"] for row in train).values()) == {20}
     assert set(Counter(row["label"] for row in test).values()) == {10}
     assert not {row["text"] for row in train} & {row["text"] for row in test}
+
+
+def test_a_model_is_held_against_the_bag_of_the_messages_that_it_has_seen() -> None:
+    bags = {"always the commonest class": 0.167, "bag of characters, 5 of each": 0.383, "bag of characters, all": 0.583}
+    few, many = "litebert adapt, 5 of each", "litebert finetune, all"
+    assert worse_than_bag(bags | {few: 0.5, many: 0.6}) == ""
+    assert f"of the same messages is better than {many}:" in worse_than_bag(bags | {few: 0.5, many: 0.55})
+    assert f"is better than {few} and {many}:" in worse_than_bag(bags | {few: 0.35, many: 0.55})
 
 
 @needs_weights

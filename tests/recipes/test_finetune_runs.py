@@ -91,6 +91,7 @@ def test_a_run_that_stopped_early_stays_so_when_it_is_resumed(start: Path, examp
 
 # --- collapse ---------------------------------------------------------------------------------------------------------
 
+NO_BETTER = "no better than one that answers without reading"
 # 105 steps, of which the 100th is the first that is looked at
 HOPELESS = ("--epochs", 21, "--batch-size", 4, "--learning-rate", 0.05, "--patience", 0, "--save-every", 30)
 
@@ -120,7 +121,7 @@ def test_a_run_that_collapses_begins_again_once_with_a_third_of_the_rate(collaps
     said = (collapsed.parent / "said.txt").read_text(encoding="utf-8")
     assert said.count("beginning again with a third of the rate, 0.017") == 1
     assert "the same answer for all gives 0.693" in said
-    assert "no better than one that answers without reading" in said
+    assert NO_BETTER in said
     rates = logged(collapsed, "learning_rate")
     assert max(rates.values()) == pytest.approx(0.05 / 3)
     assert list(rates) == list(range(1, 21 * 5 + 1))  # the second attempt, whole, and nothing of the first
@@ -134,6 +135,25 @@ def test_a_healthy_run_is_not_begun_again(start: Path, tmp_path: Path, capsys: p
     assert "beginning again" not in capsys.readouterr().err
     assert not (tmp_path / "out" / "checkpoints-again").exists()
     assert finished(tmp_path / "out")["metrics"]["accuracy"] == 1
+
+
+def test_of_a_handful_of_held_out_examples_nothing_is_claimed_and_the_test_file_judges(
+    start: Path, random_labels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"text": text, "label": text} for text in ("rain", "eggs") for _ in range(10)]
+    easy, one = write_csv(tmp_path / "easy.csv", rows), write_csv(tmp_path / "one.csv", rows[:1])
+    two = write_csv(tmp_path / "two.csv", [{"text": "the rain", "label": label} for label in "ab"])
+    learns = ("--epochs", 20, "--learning-rate", 2e-3, "--patience", 0)
+    for name, train, flags, claimed in (
+        ("learned", easy, ("--valid", one, "--test", easy, *learns), False),
+        ("few", random_labels, ("--valid", two), False),
+        ("few-tested", random_labels, ("--valid", random_labels, "--test", two), False),
+        ("enough", random_labels, ("--valid", random_labels), True),
+        ("tested", random_labels, ("--valid", two, "--test", random_labels), True),
+    ):
+        assert litebert(*command(start, train, tmp_path / name, *flags)) == 0
+        assert (NO_BETTER in capsys.readouterr().err) == claimed, name
+    assert finished(tmp_path / "learned")["test"]["accuracy"] > 0.5
 
 
 # --- kill -9 ----------------------------------------------------------------------------------------------------------

@@ -31,6 +31,14 @@ def answers(labels: list[str]) -> list[ClassifyOutput]:
     return [ClassifyOutput(label, 1.0, {label: 1.0}) for label in labels]
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("answered", ["a", "b"])
+def test_a_single_example_is_measured_without_a_warning(answered: str) -> None:
+    peer("sklearn.metrics")
+    measured = Classify(["a", "b"]).metrics(records(["a"]), answers([answered]))
+    assert measured == {"accuracy": answered == "a", "macro_f1": answered == "a", "mcc": 0}
+
+
 def test_metrics_are_scikit_learn_s() -> None:
     sklearn = peer("sklearn.metrics")
     truth = ["a", "b", "c", "a", "b", "a", "c", "c"]

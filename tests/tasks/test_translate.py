@@ -17,7 +17,7 @@ from litebert.model.search import Search
 from litebert.predict import Model, load
 from litebert.predict.loading import HUB_FILES
 from litebert.recipes._translating import Translating
-from litebert.tasks.translate import Translate, TranslateInput
+from litebert.tasks.translate import Translate, TranslateInput, TranslateOutput
 from litebert.tokenizer import Tokenizer, train_unigram
 from tests.conftest import PROSE, peer
 
@@ -363,7 +363,7 @@ def test_scores_are_those_of_sacrebleu(translator: Model) -> None:
     truths = [[record.target for record in RECORDS]]
     assert found["bleu"] == sacrebleu.corpus_bleu(right, truths).score > 0
     assert found["chrf"] == sacrebleu.corpus_chrf(right, truths).score
-    assert "nrefs:1|case:mixed|eff:no|tok:13a" in task.signatures()["bleu"]
+    assert "nrefs:1|case:mixed|eff:no|tok:13a" in task.signatures(RECORDS)["bleu"]
     assert task.judge(RECORDS[0], given[0]).right == 1
     assert task.judge(RECORDS[1], given[1]).right < 1
     assert task.baseline(RECORDS)["bleu"] < 100
@@ -427,3 +427,41 @@ def test_a_damaged_folder_is_told_in_one_line(
     with pytest.raises(CheckpointError, match=r"says of the decoder what it cannot be .*; save it again") as told:
         load(tmp_path)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "truth", "given"),
+    [
+        ("zh", "孩子们在公园里唱歌，他在看一本 Python 的书。", "孩子们在公园里唱歌，她在看一本 Python 的书。"),
+        ("char", "子どもたちは公園で歌っています。", "子どもたちは公園で踊っています。"),
+        ("char", "아이들이 공원에서 노래하고 있습니다.", "아이들이 공원에서 노래하고 있다."),
+        ("char", "เด็กกำลังร้องเพลงในสวน", "เด็กกำลังเต้นในสวน"),
+        ("13a", "The children (孩子) sing in the park.", "The children (孩子) dance in the park."),
+    ],
+)
+def test_bleu_finds_words_as_the_script_of_the_references_wants(words: str, truth: str, given: str) -> None:
+    sacrebleu, task = peer("sacrebleu"), task_of()
+    records = [TranslateInput("the children sing", truth)]
+    found = task.metrics(records, [TranslateOutput(given, 0.0, [])])
+    assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu([given], [[truth]], tokenize=words).score)
+    assert found["bleu"] > 20
+    assert f"|tok:{words}|" in task.signatures(records)["bleu"]
+
+
+@pytest.mark.parametrize(
+    ("sentences", "text"),
+    [
+        (("“猫在睡觉。”", "", "“狗在跑。”"), "“猫在睡觉。”“狗在跑。”"),
+        (("猫が寝ています。", "犬が走る。"), "猫が寝ています。犬が走る。"),
+        (("고양이가 잔다.", "개가 달린다."), "고양이가 잔다. 개가 달린다."),
+        (("The cat sleeps.", "", "It rains."), "The cat sleeps. It rains."),
+    ],
+)
+def test_translated_sentences_are_joined_as_their_script_wants(
+    sentences: tuple[str, ...], text: str, translator: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = translator.task
+    assert isinstance(task, Translate)
+    task.by_sentence, given = True, iter(sentences)
+    monkeypatch.setattr(task, "_spelled", lambda *_: next(given))
+    assert translator.predict([" ".join(PROSE[: len(sentences)])])[0].translation == text

@@ -216,6 +216,15 @@ def test_curly_quotes_alone_get_the_remedy_that_fits_them(data: Path) -> None:
         chinese.encode(["他说：“好的。”"])
 
 
+@pytest.mark.parametrize(("text", "said"), [("這個軸承壞了", True), ("этот мост", False)])
+def test_where_chinese_characters_are_unknown_traditional_ones_may_be_the_cause(text: str, said: bool) -> None:
+    simplified = train_unigram([*PROSE, *"这个轴承坏了"], 190)
+    with pytest.warns(UserWarning, match="use a model of the text's language") as caught:
+        simplified.encode([text])
+    told = "if they are traditional characters, convert them to simplified (OpenCC's t2s); else use a model"
+    assert (told in str(caught[0].message)) == said
+
+
 def test_a_few_unknown_characters_in_a_long_text_do_not_warn(data: Path) -> None:
     tokenizer = Tokenizer.from_spiece(data / "vocab/english/spiece.model")
     with warnings.catch_warnings():
@@ -372,3 +381,26 @@ def test_a_vocabulary_grows_at_its_end(kind: str, tokenizer: Tokenizer, tmp_path
     again = Tokenizer.load(tmp_path)
     assert again.fingerprint == new.fingerprint != old.fingerprint
     assert again.added == {old.vocab_size, old.vocab_size + 1}
+
+
+@pytest.mark.filterwarnings("ignore:.*unknown to this vocabulary")
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("轴承", "他发现轴承磨损得厉害"),
+        ("ベアリング", "このベアリングは古い"),
+        ("กขค", "มากขคใหม"),
+        ("T恤", "我买了T恤衫"),
+    ],
+)
+def test_added_words_of_scripts_without_spaces_are_found_inside_text(kind: str, word: str, text: str) -> None:
+    prose = [*PROSE, *text]
+    old = train_unigram(prose, 190) if kind == "unigram" else train_wordpiece(prose, 190)
+    new = old.extended([word, "quokka"])
+    encoding = new.encode([text])[0]
+    (place,) = (place for place, number in enumerate(encoding.ids) if number == old.vocab_size)
+    start, end = encoding.offsets[place]
+    assert text[start:end] == word
+    assert not encoding.tokens[place + 1].startswith("▁")  # no space where the text has none
+    assert old.vocab_size + 1 not in new.encode_ids([f"the quokkas {text}"])[0]  # whole words only, as before

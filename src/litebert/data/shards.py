@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import unicodedata
 from collections.abc import Iterable
 from contextlib import suppress
@@ -27,6 +26,7 @@ import numpy as np
 from litebert.errors import DataError, LitebertError
 from litebert.files import read_json, sha256_of, write_json
 from litebert.tokenizer import Tokenizer
+from litebert.tokenizer.scripts import NO_SPACES
 
 DOCUMENT_START, SENTENCE_START, WORD_START = 1, 2, 4
 FORMAT = 2
@@ -321,12 +321,6 @@ class Shards:
             raise DataError(f"{path}: cannot be read ({error}); run litebert prepare again") from error
 
 
-# Scripts written without spaces between words: Thai to Tibetan, Burmese, Khmer, kana, Chinese characters.
-_NO_SPACES = re.compile(
-    r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-)
-
-
 def starts_word(tokenizer: Tokenizer) -> np.ndarray:
     """For each id: does a new word begin with it? `▁` opens a word; `##`, or letters without `▁`, continue one.
 
@@ -338,7 +332,7 @@ def starts_word(tokenizer: Tokenizer) -> np.ndarray:
         number not in added
         and (
             token.startswith("##")
-            or (marks_starts and _has_letters(token) and "▁" not in token and not _NO_SPACES.search(token))
+            or (marks_starts and _has_letters(token) and "▁" not in token and not NO_SPACES.search(token))
         )
         for number, token in enumerate(tokens)
     ]

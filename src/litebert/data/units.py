@@ -244,7 +244,9 @@ class Cutting:
         """For a `tokenizer.json`; every sentence is one unit when one of its steps could look across units."""
         steps = [*_flat(pipeline["normalizer"], "normalizers"), *_flat(pipeline["pre_tokenizer"], "pretokenizers")]
         added = pipeline["added_tokens"]
-        if not all(map(_keeps_to_words, steps)) or any(token["rstrip"] or token["single_word"] for token in added):
+        # a word that was added may be of several units
+        across = any(token["rstrip"] or token["single_word"] or not token["special"] for token in added)
+        if across or not all(map(_keeps_to_words, steps)):
             return cls(whole=True)
         kinds = {step["type"]: step for step in steps}
         specials = tuple(token["content"].lower() for token in added)

@@ -26,7 +26,11 @@ SCRIPT = (
     "The model has read simplified characters only. Convert texts in traditional ones first, by OpenCC's t2s for "
     "example (pip install opencc)."
 )
-WORSE = "A bag of characters is better than {}: the model has read little text, and less of what customers write."
+BAG = "bag of characters"
+WORSE = (
+    "A bag of characters of the same messages is better than {}: the model has read little text, and less of what "
+    "customers write."
+)
 HIDDEN = (
     "他们结婚后生了两个[MASK]。",
     "该书于1987年由商务印书馆[MASK]。",
@@ -69,14 +73,13 @@ def tour(config: Config, console: Console, began: float) -> Path | None:
     found = {name: measured(folder, test) for name, folder in models.items()}
     scores = {
         COMMONEST: commonest,
-        f"bag of characters, {of_few}": few_characters,
-        f"bag of characters, {of_all}": characters,
+        f"{BAG}, {of_few}": few_characters,
+        f"{BAG}, {of_all}": characters,
         **{name: one.metrics["accuracy"] for name, one in found.items()},
     }
     console.print(accuracies(scores))
     asked = f"litebert adapt, {of_all}"
-    losers = " and ".join(name for name in found if scores[name] < characters)
-    worse = WORSE.format(losers) if losers else ""
+    worse = worse_than_bag(scores)
     if worse:
         console.print(worse, highlight=False)
 
@@ -84,6 +87,14 @@ def tour(config: Config, console: Console, began: float) -> Path | None:
     answers = ask(console, models[asked], ASKED)
     _write_report(config, fills, scores, found[asked], asked, worse, answers, time.perf_counter() - began)
     return models[asked]
+
+
+def worse_than_bag(scores: Mapping[str, float]) -> str:
+    """A sentence about the models that a bag of characters of the same messages beats, if any. Names are `METHOD,
+    MESSAGES`."""
+    seen = {name: name.partition(", ")[2] for name in scores if name.startswith("litebert")}
+    losers = " and ".join(name for name, messages in seen.items() if scores[name] < scores[f"{BAG}, {messages}"])
+    return WORSE.format(losers) if losers else ""
 
 
 def _fills() -> list[tuple[str, str]]:

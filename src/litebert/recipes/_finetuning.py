@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from litebert.recipes.finetune import Config
 
 LOWER = 1 / 3  # of the rate, when a run that collapsed begins again
+LEAST_TO_JUDGE = 20  # examples: of fewer, a single answer is worth more than five points
 COLUMN_MULTIPLE = 8  # to which lengths are rounded up for graphs, so that few are needed
 
 
@@ -87,8 +88,9 @@ def finetune(config: Config, console: Console, split_seed: int | None = None) ->
     test, baseline = plan.measure_best()
     result = Result(plan.metric, run.best, run.best_epoch, seconds, test, baseline, rate, run.collapsed, plan.decisive)
     write_json(config.out / "finished.json", asdict(result))
-    failed = bool(test) and plan.metric in baseline and test[plan.metric] <= baseline[plan.metric]
-    if failed or run.collapsed is not None or run.best[plan.metric] <= run.floor:
+    judged, scores = (plan.tested, test) if test else (plan.held_out, run.best)
+    failed = len(judged) >= LEAST_TO_JUDGE and scores[plan.metric] <= baseline.get(plan.metric, -math.inf)
+    if failed or run.collapsed is not None:
         fewer = ", or litebert adapt, which is made for few examples" if plan.task.name == "classify" else ""
         console.print(
             "this model is no better than one that answers without reading; it needs more --epochs, a higher "

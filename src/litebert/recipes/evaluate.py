@@ -227,7 +227,7 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
         task.baseline(records), len(records), source.skipped,
         task.by_label(records, answers) if isinstance(task, TrainableTask) else {},
         None, mean(model.stopped_after.elements()) if model.exits is not None else None, labels, confusion, judgements,
-        answers, task.signatures() if isinstance(task, TrainableTask) else {},
+        answers, task.signatures(records) if isinstance(task, TrainableTask) else {},
     )  # fmt: skip
     error = calibration_error(found.sureness) if found.sureness else None
     return Evaluation(**{**vars(found), "calibration_error": error})

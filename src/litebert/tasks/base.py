@@ -156,8 +156,8 @@ class TrainableTask(Task[Input, Output]):
     def metrics(self, inputs: Sequence[Input], outputs: Sequence[Output]) -> dict[str, float]:
         """How right the answers are; `metric` is among them."""
 
-    def signatures(self) -> dict[str, str]:
-        """How metrics that others compute too were computed, for those who compare."""
+    def signatures(self, inputs: Sequence[Input]) -> dict[str, str]:
+        """How metrics that others compute too are computed on these records, for those who compare."""
         return {}
 
     def by_label(self, inputs: Sequence[Input], outputs: Sequence[Output]) -> dict[str, dict[str, float]]:

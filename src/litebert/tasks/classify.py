@@ -168,7 +168,8 @@ class Classify(TextTask[ClassifyOutput]):
         found = {
             "accuracy": float(sklearn.accuracy_score(true, predicted)),
             "macro_f1": float(sklearn.f1_score(true, predicted, average="macro", zero_division=0)),
-            "mcc": float(sklearn.matthews_corrcoef(true, predicted)),
+            # of a single class scikit-learn says the same, with a warning
+            "mcc": float(sklearn.matthews_corrcoef(true, predicted)) if len({*true, *predicted}) > 1 else 0.0,
         }
         return found | self._two_class_metrics(true, outputs)
 

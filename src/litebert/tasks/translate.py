@@ -26,6 +26,7 @@ from litebert.errors import CheckpointError, ConfigError, DataError, require_ext
 from litebert.model import Albert, AlbertConfig, HeadKind
 from litebert.model.decoder import Decoder, DecoderConfig, check_whole
 from litebert.model.search import Search, Writer, search
+from litebert.tasks._translate_scores import joined, scored, signatures_of
 from litebert.tasks.base import Judgement, Scores, TrainableTask, checked_options, states_of, symmetric_divergence
 from litebert.tokenizer import Tokenizer
 from litebert.tokenizer.training import train_unigram
@@ -286,16 +287,15 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
     def answer(self, record: TranslateInput, example: Example, scores: Scores) -> TranslateOutput:
         if not record.source.strip():
             return TranslateOutput("", 0.0, [])
-        tokens, lines = 0, [""] * (max(example.notes.lines) + 1)
+        tokens, lines = 0, [list[str]() for _ in range(max(example.notes.lines) + 1)]
         shown = zip(example.notes.parts, example.notes.lines, example.sequences, strict=True)
         for row, (part, line, sequence) in enumerate(shown):
             ids = scores["ids"][row].tolist()
             ids = ids[: ids.index(self.target.sep_id)]
             tokens += len(ids) + 1
-            written = self._spelled(ids, scores["looked_at"][row].tolist(), part, sequence)
-            lines[line] += f" {written}" if lines[line] and written else written
+            lines[line].append(self._spelled(ids, scores["looked_at"][row].tolist(), part, sequence))
         mean = float(scores["log_likelihood"].sum()) / tokens
-        return TranslateOutput("\n".join(lines), mean, example.notes.unknown)
+        return TranslateOutput("\n".join(map(joined, lines)), mean, example.notes.unknown)
 
     def _spelled(self, ids: list[int], looked_at: list[int], part: str, sequence: Any) -> str:
         """The text of these tokens; an unknown one is copied from where in the source the decoder looked."""
@@ -332,13 +332,10 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
 
     def metrics(self, inputs: Sequence[TranslateInput], outputs: Sequence[TranslateOutput]) -> dict[str, float]:
         """BLEU and chrF as sacreBLEU computes them, between 0 and 100."""
-        return _scored([output.translation for output in outputs], inputs)
+        return scored([output.translation for output in outputs], _targets(inputs))
 
-    def signatures(self) -> dict[str, str]:
-        found = _metrics()
-        for metric in found.values():
-            metric.corpus_score(["a"], [["a"]])  # it knows how many references there are when it has seen some
-        return {name: str(metric.get_signature()) for name, metric in found.items()}
+    def signatures(self, inputs: Sequence[TranslateInput]) -> dict[str, str]:
+        return signatures_of(_targets(inputs))
 
     def judge(self, record: TranslateInput, output: TranslateOutput) -> Judgement:
         sacrebleu = require_extra("sacrebleu", "train")
@@ -347,7 +344,11 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
 
     def baseline(self, inputs: Sequence[TranslateInput]) -> dict[str, float]:
         """The source itself: names and numbers are right."""
-        return _scored([record.source for record in inputs], inputs)
+        return scored([record.source for record in inputs], _targets(inputs))
+
+
+def _targets(inputs: Sequence[TranslateInput]) -> list[str]:
+    return [record.target or "" for record in inputs]
 
 
 def _characters_at(offsets: Sequence[tuple[int, int]], column: int) -> tuple[int, int]:
@@ -383,13 +384,3 @@ def _labelled_record(values: Mapping[str, Any], where: str) -> TranslateInput:
                 "such rows out with --skip-bad"
             )
     return record
-
-
-def _metrics() -> dict[str, Any]:
-    metrics = require_extra("sacrebleu.metrics", "train")
-    return {"bleu": metrics.BLEU(), "chrf": metrics.CHRF()}
-
-
-def _scored(texts: Sequence[str], inputs: Sequence[TranslateInput]) -> dict[str, float]:
-    truths = [[record.target or "" for record in inputs]]
-    return {name: float(metric.corpus_score(list(texts), truths).score) for name, metric in _metrics().items()}

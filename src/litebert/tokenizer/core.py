@@ -25,8 +25,10 @@ from litebert.tokenizer.pipelines import (
     WORDPIECE_SPECIALS,
     google_normalizer,
     unigram_pipeline,
+    without_made_up_spaces,
     wordpiece_pipeline,
 )
+from litebert.tokenizer.scripts import HAN, NO_SPACES, mostly
 from litebert.tokenizer.spiece import parse_spiece
 
 Truncation = Literal["longest_first", "only_first", "only_second"]
@@ -207,12 +209,18 @@ class Tokenizer:
         return int(self._pipeline.get_vocab_size())
 
     def extended(self, words: Sequence[str]) -> Tokenizer:
-        """The same vocabulary with whole words at its end; those it has already are left out."""
+        """The same vocabulary with whole words at its end; those it has already are left out.
+
+        In scripts without spaces between words they are found inside text, in others where they stand alone."""
         known = set(self._pipeline.get_vocab())
         new = [word for word in dict.fromkeys(words) if not {word, f"▁{word}"} & known]
-        pipeline = tokenizers.Tokenizer.from_str(self._json)
-        # the space before a new word belongs to it, as it does to the words of the vocabulary
-        pipeline.add_tokens([tokenizers.AddedToken(word, single_word=True, lstrip=True) for word in new])
+        inside = {word for word in new if NO_SPACES.search(word)}
+        pipeline = tokenizers.Tokenizer.from_str(without_made_up_spaces(self._json) if inside else self._json)
+        # the space before a new word belongs to it, as it does to the words of the vocabulary; inside text it is looked
+        # for as it is written, since BERT's clean-up puts spaces around Chinese characters
+        for word in new:
+            alone = word not in inside
+            pipeline.add_tokens([tokenizers.AddedToken(word, single_word=alone, lstrip=True, normalized=alone)])
         return Tokenizer(pipeline, self.specials)
 
     @property
@@ -316,6 +324,8 @@ class Tokenizer:
             remedy = "use a model of the text's language, or train a vocabulary with: litebert tokenizer"
             if set(unknown) <= set(FOLDED):
                 remedy = "import the vocabulary with fold_punctuation, which maps them to what it has"
+            elif mostly(HAN, unknown):
+                remedy = f"if they are traditional characters, convert them to simplified (OpenCC's t2s); else {remedy}"
             warnings.warn(
                 f"{len(unknown)} of {characters} characters of {encoding._texts[0][:40]!r} are unknown to this "
                 f"vocabulary of {self.vocab_size}, so the model cannot read them: {remedy}",

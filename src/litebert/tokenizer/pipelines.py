@@ -6,6 +6,7 @@ The English models cut text with SentencePiece unigram, the Chinese ones with Wo
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from functools import cache
@@ -123,6 +124,17 @@ def marks_normalizer(strip_accents: bool) -> normalizers.Normalizer:
     """Accents off for vocabularies trained here, before BERT's clean-up, which would take Hindi's vowels off too."""
     accents = [normalizers.Replace(Regex(_ACCENTS), "")] if strip_accents else []
     return normalizers.Sequence([normalizers.NFD(), *accents, normalizers.NFC()])
+
+
+def without_made_up_spaces(pipeline: str) -> str:
+    """The same `tokenizer.json` with a space before the text only: by default what follows an added word gets one too,
+    even where the text has none."""
+    content = json.loads(pipeline)
+    step = content["pre_tokenizer"] or {}
+    for part in step.get("pretokenizers", [step]):
+        if part.get("type") == "Metaspace":
+            part["prepend_scheme"] = "first"
+    return json.dumps(content, ensure_ascii=False)
 
 
 def _framed(tokenizer: Tokenizer, specials: dict[str, str]) -> Tokenizer:
