@@ -15,7 +15,9 @@ from litebert.cli import RECIPES, parse
 from tests.conftest import REPOSITORY
 
 READMES = {name: (REPOSITORY / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh-CN.md")}
-PAGES = READMES | {str(p.relative_to(REPOSITORY)): p.read_text(encoding="utf-8") for p in REPOSITORY.glob("docs/*.md")}
+PAGES = READMES | {
+    str(p.relative_to(REPOSITORY)): p.read_text(encoding="utf-8") for p in REPOSITORY.glob("docs/**/*.md")
+}
 
 
 def blocks(text: str, language: str = "") -> list[str]:
