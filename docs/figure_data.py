@@ -1,5 +1,5 @@
-"""What the figures of docs/ideas show: computed by litebert from formulas, from the built-in model, or from a training
-that lasts seconds to minutes. `figures.py` draws it.
+"""What the figures of docs/ideas show, computed by litebert from formulas and from the built-in model. `figures.py`
+draws it.
 
 Texts are the support messages that come with litebert and docs/passages.txt; the built-in model has seen neither.
 Everything is seeded. Shapes: T tokens, H hidden.
@@ -11,6 +11,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import cache
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -21,28 +22,22 @@ import torch
 from torch import Tensor
 
 import litebert
-from litebert.cli import main as command
-from litebert.data.batches import Batch, Example, collate, pad
+from litebert.data.batches import Batch, pad
 from litebert.data.hashing import key_of
 from litebert.data.masking import Kind, Masking, choose
 from litebert.measure.baselines import bag_of_words
-from litebert.model import Albert, AlbertConfig, Encoder, preset, pretraining_heads
+from litebert.model import Encoder, preset
 from litebert.predict import Model
 from litebert.predict import adapt as adapt_instantly
-from litebert.predict.exits import quarters
-from litebert.recipes._demo_data import TICKETS, split_tickets
+from litebert.recipes._demo_data import TICKETS
 from litebert.recipes._reproduce_measure import handful
-from litebert.tokenizer import Tokenizer, train_unigram
-from litebert.train.loop import Step, train
-from litebert.train.optimizers import OPTIMIZERS, warmup_linear
-from litebert.train.settings import OptimizerName
 
 PASSAGES = Path(__file__).parent / "passages.txt"
 
 
 @cache
 def built_in() -> Model:
-    return litebert.load("litebert-base-en", engine="torch")
+    return litebert.load("litebert-base-en", engine="bf16")
 
 
 @cache
@@ -60,6 +55,10 @@ def passages() -> list[list[str]]:
     return [re.split(r"(?<=\.)(?<!Mr\.)(?<!Mrs\.) ", passage) for passage in text.split("\n\n")]
 
 
+def whole_passages() -> list[str]:
+    return [" ".join(sentences) for sentences in passages()]
+
+
 def batch_of(texts: Sequence[str], others: Sequence[str] | None = None) -> Batch:
     """As the built-in model reads them."""
     tokenizer = built_in().tokenizer
@@ -67,9 +66,11 @@ def batch_of(texts: Sequence[str], others: Sequence[str] | None = None) -> Batch
 
 
 @torch.no_grad()
-def states_of(depths: Sequence[int], batch: Batch) -> list[Tensor]:
-    """The built-in model's hidden states, (B, L, H), after each of these passes."""
-    return built_in().encoder.after_passes(depths, batch.input_ids, batch.attention_mask, batch.token_type_ids)
+def states_of(depths: Sequence[int], batch: Batch, exact: bool = False) -> list[Tensor]:
+    """The built-in model's hidden states, (B, L, H), after each of these passes, in bfloat16 or in float32."""
+    with nullcontext() if exact else built_in().answering():
+        read = batch.input_ids, batch.attention_mask, batch.token_type_ids
+        return [state.float() for state in built_in().encoder.after_passes(depths, *read)]
 
 
 def size_of(*parts: str, **changes: Any) -> int:
@@ -93,15 +94,15 @@ def variance_held() -> tuple[list[float], list[float]]:
 def turns(deepest: int) -> tuple[list[float], list[float]]:
     """By how many degrees each pass turns the states of tokens, and how far it moves them, as a share of their
     length."""
-    batch = batch_of([" ".join(sentences) for sentences in passages()])
-    states = [state[batch.real] for state in states_of(range(deepest + 1), batch)]  # (T, H) each
+    batch = batch_of(whole_passages())
+    states = [state[batch.real] for state in states_of(range(deepest + 1), batch, exact=True)]  # (T, H) each
     angles = [torch.cosine_similarity(a, b, dim=-1).clamp(-1, 1).acos().rad2deg() for a, b in pairwise(states)]
     moves = [(b - a).norm(dim=-1) / a.norm(dim=-1) for a, b in pairwise(states)]
     return [float(one.mean()) for one in angles], [float(one.mean()) for one in moves]
 
 
 @torch.no_grad()
-def orders_at(depths: Sequence[int], cuts: Sequence[int] = (1, 2, 3, 4, 5)) -> np.ndarray:
+def orders_at(depths: Sequence[int], cuts: Sequence[int] = (2, 4)) -> np.ndarray:
     """What the head for sentence order says: how likely a pair is in order, (depths, passages, cuts, 2).
 
     The first of the two is in order, the second the same pair swapped.
@@ -123,12 +124,12 @@ def is_right(orders: np.ndarray) -> np.ndarray:
     return np.stack([orders[..., 0] > 0.5, orders[..., 1] <= 0.5], axis=-1)
 
 
-def hidden_by(kind: Kind, seed: int, rate: float = 0.15) -> tuple[Batch, np.ndarray, np.ndarray]:
-    """The passages, which of their tokens are hidden, and which begin a word; both (B, L)."""
+def hidden_in(texts: Sequence[str], kind: Kind, seed: int, rate: float) -> tuple[Batch, np.ndarray, np.ndarray]:
+    """The texts, which of their tokens are hidden, and which begin a word; both (B, L)."""
     tokenizer = built_in().tokenizer
-    batch = batch_of([" ".join(sentences) for sentences in passages()])
+    batch = batch_of(texts)
     ids = batch.input_ids.numpy()
-    begins = np.array([token.startswith("▁") or not token[:1].isalnum() for token in tokenizer.vocabulary])[ids]
+    begins = np.array([token.startswith("▁") or not token[:1].isalnum() for token in tokenizer.vocabulary()])[ids]
     allowed = ~np.isin(ids, [tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id])
     return batch, choose(Masking(kind, rate), allowed, begins, key_of(seed, "figure"), np.arange(len(ids))), begins
 
@@ -137,7 +138,7 @@ def run_lengths(kind: Kind, rate: float, seeds: int) -> Counter[int]:
     """How often so many neighbouring words are hidden."""
     found: Counter[int] = Counter()
     for seed in range(seeds):
-        _, chosen, begins = hidden_by(kind, seed, rate)
+        _, chosen, begins = hidden_in(whole_passages(), kind, seed, rate)
         for row, starts in zip(chosen, begins, strict=True):
             for is_hidden, run in groupby(zip(row, starts, strict=True), key=lambda pair: pair[0]):
                 if is_hidden:
@@ -151,7 +152,7 @@ def found_after(depths: Sequence[int], kind: Kind, seeds: int) -> tuple[np.ndarr
     model, right, hidden = built_in(), np.zeros(len(depths)), 0
     head: Any = model.albert.heads["mlm"]
     for seed in range(seeds):
-        batch, chosen, _ = hidden_by(kind, seed)
+        batch, chosen, _ = hidden_in(whole_passages(), kind, seed, 0.15)
         places = torch.from_numpy(chosen)
         truth = batch.input_ids[places]
         shown = batch.input_ids.masked_fill(places, model.tokenizer.mask_id)
@@ -203,79 +204,3 @@ def few_shot_scores(shots: Sequence[int], draws: int, asked: int) -> tuple[np.nd
             ours[row, draw] = np.mean([answer.label == labels[i] for answer, i in zip(answers, test, strict=True)])
             bags[row, draw] = bag_of_words(*shown, [texts[i] for i in test], [labels[i] for i in test])
     return ours, bags
-
-
-def elastic_scores(folder: Path) -> tuple[np.ndarray, list[int], list[int]]:
-    """What a student that was taught to answer early says of 120 messages after each quarter of its passes, (depths, N,
-    C); those depths; and the right answers. It takes minutes: a teacher is fine-tuned, and a student distilled."""
-    learned, asked = split_tickets(folder, "en", 0)
-    command(["finetune", "--train", str(learned), "--epochs", "5", "--out", str(folder / "teacher")])
-    command(["distill", "--teacher", str(folder / "teacher"), "--data", str(learned), "--epochs", "4", "--elastic",
-             "--out", str(folder / "student")])  # fmt: skip
-    student = litebert.load(folder / "student")
-    task: Any = student.task
-    records = task.read(asked)
-    examples = task.features(records, student.tokenizer, student.max_length)
-    depths, said = quarters(student.passes), []
-    for depth in depths:
-        student.passes = depth
-        said.append(np.stack([row["scores"].mean(0).numpy() for row in student.score_examples(task, examples)]))
-    return np.stack(said), depths, [task.labels.index(record.label) for record in records]
-
-
-class TinyTraining:
-    """Masked tokens of messages and passages, learned by three passes of 64 from nothing."""
-
-    STEPS, BATCH, HELD_OUT = 300, 32, 8  # every eighth text
-
-    def __init__(self) -> None:
-        texts = messages()[0] + [sentence for sentences in passages() for sentence in sentences]
-        self.tokenizer: Tokenizer = train_unigram(texts, 1000)
-        examples = [Example([encoding]) for encoding in self.tokenizer.encode(texts, max_length=48)]
-        self.held_out = self._hidden(examples[:: self.HELD_OUT], 0)
-        self.examples = [one for number, one in enumerate(examples) if number % self.HELD_OUT]
-
-    def _hidden(self, examples: Sequence[Example], seed: int) -> tuple[Batch, Tensor]:
-        batch = collate(examples, self.tokenizer.pad_id)
-        special = [self.tokenizer.cls_id, self.tokenizer.sep_id, self.tokenizer.pad_id]
-        allowed = ~np.isin(batch.input_ids.numpy(), special)
-        chosen = choose(Masking("token", 0.2), allowed, allowed, key_of(seed, "tiny"), np.arange(len(allowed)))
-        return batch, torch.from_numpy(chosen)
-
-    def _loss(self, albert: Albert, batch: Batch, places: Tensor) -> Tensor:
-        shown = batch.input_ids.masked_fill(places, self.tokenizer.mask_id)
-        hidden = albert.encoder(shown, batch.attention_mask, batch.token_type_ids)[places]
-        head: Any = albert.heads["mlm"]
-        logits = head(hidden, albert.encoder.word_embeddings.weight)
-        return torch.nn.functional.cross_entropy(logits, batch.input_ids[places])
-
-    def __call__(self, optimizer: OptimizerName, rate: float, seed: int) -> tuple[float, dict[str, float]]:
-        """The loss on held-out texts, and how far a step moves each matrix, as a share of its length, divided by the
-        rate: the median of the last hundred steps but one in which the rate falls."""
-        torch.manual_seed(seed)
-        config = AlbertConfig(self.tokenizer.vocab_size, 32, 64, 3, 4, 256, max_position_embeddings=64)
-        albert = Albert(config, pretraining_heads(config))
-        matrices = {name: p for name, p in albert.encoder.named_parameters() if p.dim() == 2 and "pooler" not in name}
-        before: dict[str, Tensor] = {}
-        steps: dict[str, list[float]] = {name: [] for name in matrices}
-
-        def batches(step: int) -> list[tuple[Batch, Tensor]]:
-            chosen = np.random.default_rng([seed, step]).choice(len(self.examples), self.BATCH, replace=False)
-            return [self._hidden([self.examples[i] for i in chosen], seed * self.STEPS + step + 1)]
-
-        def watch(step: Step) -> None:
-            for name, weight in matrices.items():
-                if name in before and step.learning_rate and step.metrics:
-                    moved = float((weight - before[name]).norm() / before[name].norm())
-                    steps[name].append(moved / step.learning_rate)
-                before[name] = weight.detach().clone()
-
-        train(
-            albert, lambda pair: {"loss": self._loss(albert, *pair)}, batches,
-            OPTIMIZERS[optimizer](albert, weight_decay=0.01), warmup_linear(rate, self.STEPS), steps=self.STEPS,
-            seed=seed, hooks=[watch],
-        )  # fmt: skip
-        albert.eval()
-        with torch.no_grad():
-            loss = float(self._loss(albert, *self.held_out))
-        return loss, {name: float(np.median(found)) for name, found in steps.items()}

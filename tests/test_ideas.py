@@ -87,7 +87,7 @@ def made_up() -> dict[str, object]:
     said = rng.normal(size=(4, 30, 6)) * np.arange(1, 5)[:, None, None]
     return {
         "turns": lambda deepest: (list(rng.uniform(5, 40, deepest)), list(rng.uniform(0, 1, deepest))),
-        "orders_at": lambda depths: rng.uniform(size=(len(depths), 30, 5, 2)),
+        "orders_at": lambda depths, cuts=(): rng.uniform(size=(len(depths), 30, 5, 2)),
         "found_after": lambda depths, kind, seeds: (rng.uniform(size=len(depths)), 100),
         "queues_after": lambda depths, shots, draws: rng.uniform(size=(len(depths), draws)),
         "few_shot_scores": lambda shots, draws, asked: rng.uniform(size=(2, len(shots), draws)),
