@@ -37,38 +37,38 @@ BESIDES = ["the", "film", "and", "it", "was", "a", "rather", "very", "with", "qu
 
 
 def reviews(count: int, seed: int) -> list[tuple[str, str]]:
-    """Made-up reviews of seven judgements, some of them denied, and which kind there is more of. Seven to none is easy,
-    four to three is not."""
+    """Made-up reviews of nine judgements among other words, and what the reviewer says in the end: mostly, but not
+    always, what there is more of. Nine to none is clear, five to four is nearly a coin."""
     rng, found = random.Random(seed), []
     for _ in range(count):
-        liked, parts = rng.randint(0, 7), []
-        for number in range(7):
-            denied = rng.random() < 0.3
-            word = rng.choice(LIKED if (number < liked) != denied else DISLIKED)
-            parts.append(f"not {word}" if denied else word)
-        parts += [rng.choice(BESIDES) for _ in range(5)]
-        rng.shuffle(parts)
-        found.append((" ".join(parts), "liked" if liked > 3 else "disliked"))
+        liked = rng.randint(0, 9)
+        words = [rng.choice(LIKED) for _ in range(liked)] + [rng.choice(DISLIKED) for _ in range(9 - liked)]
+        words += [rng.choice(BESIDES) for _ in range(6)]
+        rng.shuffle(words)
+        likes = rng.random() < 1 / (1 + math.exp(9 / 2 - liked))
+        found.append((" ".join(words), "liked" if likes else "disliked"))
     return found
 
 
 def elastic_scores(folder: Path) -> tuple[np.ndarray, list[int], list[int]]:
     """What a tiny student that was taught to answer early says of 500 new reviews after each quarter of its passes,
     (depths, N, C); those depths; and the right answers."""
-    rows, asked = reviews(3000, 0), reviews(500, 1)
+    rows, asked = reviews(2000, 0), reviews(500, 1)
     with (folder / "reviews.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("text", "label"), *rows])
     tokenizer = train_unigram([text for text, _ in rows], 100)
     torch.manual_seed(0)
     config = AlbertConfig(tokenizer.vocab_size, 32, 64, 8, 4, 256, max_position_embeddings=64)
     Model(Albert(config, pretraining_heads(config)), tokenizer).save(folder / "untaught")
-    data, quick = str(folder / "reviews.csv"), ["--epochs", "3", "--learning-rate", "1e-3"]
+    data, rate = str(folder / "reviews.csv"), ["--learning-rate", "1e-3"]
+    teacher, student_folder = str(folder / "teacher"), str(folder / "student")
     command(
-        ["finetune", "--model", str(folder / "untaught"), "--train", data, "--out", str(folder / "teacher"), *quick]
+        ["finetune", "--model", str(folder / "untaught"), "--train", data, "--epochs", "4", "--out", teacher, *rate]
     )
-    command(["distill", "--teacher", str(folder / "teacher"), "--data", data, "--elastic", "--out",
-             str(folder / "student"), *quick])  # fmt: skip
-    student = litebert.load(folder / "student")
+    command(
+        ["distill", "--teacher", teacher, "--data", data, "--elastic", "--epochs", "1", "--out", student_folder, *rate]
+    )
+    student = litebert.load(student_folder)
     task: Any = student.task
     examples = task.features([task.parse(text, "review") for text, _ in asked], student.tokenizer, student.max_length)
     depths, said = quarters(student.passes), []

@@ -158,7 +158,7 @@ def ngram_masking() -> Drawn:
     percent(left.yaxis)
     titled(left, "hidden runs", "words in a row")
     legend(left)
-    found = {kind: found_after([12], kind, 3) for kind in kinds}
+    found = {kind: found_after([12], kind, 6) for kind in kinds}
     right.bar(range(3), [share[0] for share, _ in found.values()], 0.55, color=RUNS[0])
     for x, (share, _) in enumerate(found.values()):
         right.text(x, share[0] + 0.01, f"{share[0]:.1%}", ha="center", fontsize=8.5, color=INK)
@@ -178,12 +178,12 @@ def lamb() -> Drawn:
     """How far steps of three optimizers move each matrix, and the loss by the rate: many trainings of seconds."""
     figure, (left, right) = panels(3.1, 1, 1.2)
     names: tuple[OptimizerName, ...] = ("adamw", "lamb", "muon")
-    rates, seeds, tiny = [1e-3, 3e-3, 1e-2, 3e-2, 1e-1], (0,), TinyTraining()
+    rates, seeds, tiny = [1e-3, 3e-3, 1e-2, 3e-2, 1e-1], (0, 1, 2), TinyTraining()
     lines = []
     for number, name in enumerate(names):
         runs = [[tiny(name, rate, seed) for seed in seeds] for rate in rates]
         losses = np.array([[loss for loss, _ in row] for row in runs])
-        curve(right, rates, losses.mean(1), number, name)
+        curve(right, rates, losses.mean(1), number, ["AdamW", "LAMB", "Muon"][number])
         for seed in range(len(seeds)):
             right.plot(rates, losses[:, seed], "o", color=RUNS[number], alpha=0.35, markersize=4, markeredgewidth=0)
         best = int(np.nanargmin(losses.mean(1)))
@@ -196,10 +196,14 @@ def lamb() -> Drawn:
             + ", ".join(f"{part} {moved:.2f}" for part, moved in (ends[0], ends[-1])),
         ]
     left.set_yscale("log")
-    left.set(xlim=(-0.5, 2.5))
-    left.set_xticks(range(3), names)
+    left.set_yticks([0.5, 1, 2, 4, 8], ["0.5", "1", "2", "4", "8"])
+    left.minorticks_off()
+    left.set(xlim=(-0.5, 2.5), ylim=(0.4, 10))
+    left.set_xticks(range(3), ["AdamW", "LAMB", "Muon"])
     titled(left, "a step, by matrix", "", "‖step‖ / (rate × ‖matrix‖)")
     right.set_xscale("log")
+    right.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    right.minorticks_off()
     titled(right, "after 150 steps", "rate", "loss on held-out text")
     legend(right)
     return figure, lines
@@ -209,7 +213,7 @@ def depth() -> Drawn:
     """What the built-in model knows after each pass: hidden words, sentence order, and the queue of a message."""
     figure, (left, right) = panels(3.0, 1, 1)
     depths = [*range(1, 13), 15, 18]
-    found, hidden = found_after(depths, "token", 2)
+    found, hidden = found_after(depths, "token", 4)
     ordered = is_right(orders_at(depths)).mean((1, 2, 3))
     told = queues_after(depths[:12], 8, 10)
     curve(left, depths, found, 0, "hidden tokens")
@@ -219,11 +223,12 @@ def depth() -> Drawn:
     percent(left.yaxis)
     titled(left, "what it was trained for", "passes", "right answers")
     legend(left)
-    band(right, depths[:12], told, 2, "queue of a message, 8 examples each")
-    right.set(xlim=(0, 13), xticks=[1, 3, 6, 9, 12])
+    band(right, depths[:12], told, 2, "queue of a message")
+    right.axhline(1 / 6, color=QUIET, linewidth=0.9, linestyle=DASHED)
+    right.set(xlim=(0, 13), ylim=(0, 0.65), xticks=[1, 3, 6, 9, 12])
     percent(right.yaxis)
     titled(right, "what else is in its states", "passes", "right answers")
-    legend(right, loc="lower right")
+    legend(right, loc="upper left")
     return figure, [
         f"hidden tokens ({hidden}): {dict(zip(depths, found.round(3).tolist(), strict=True))}",
         f"order: {dict(zip(depths, ordered.round(3).tolist(), strict=True))}",
@@ -264,17 +269,17 @@ def few_shot() -> Drawn:
     """Accuracy on support messages by the number of examples of each queue."""
     figure, (axes,) = panels(3.0, 1)
     shots = [1, 2, 4, 8, 16]
-    ours, bags = few_shot_scores(shots, 4, 120)
+    ours, bags = few_shot_scores(shots, 8, 120)
     band(axes, shots, ours, 0, "litebert adapt")
     band(axes, shots, bags, 1, "bag of words")
     axes.axhline(1 / 6, color=QUIET, linewidth=0.9, linestyle=DASHED)
     axes.set_xscale("log")
     axes.set_xticks(shots, map(str, shots))
     axes.minorticks_off()
-    axes.set_ylim(0, 1)
+    axes.set_ylim(0, 0.8)
     percent(axes.yaxis)
     titled(axes, "six queues, 120 messages asked", "examples of each queue", "right answers")
-    legend(axes, loc="lower right")
+    legend(axes, loc="upper left")
     return figure, [
         f"{count} of each: adapt {ours[row].mean():.3f} ± {ours[row].std(ddof=1):.3f}, "
         f"bag {bags[row].mean():.3f} ± {bags[row].std(ddof=1):.3f}" for row, count in enumerate(shots)
