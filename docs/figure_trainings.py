@@ -26,6 +26,7 @@ from litebert.model import Albert, AlbertConfig, pretraining_heads
 from litebert.predict import Model
 from litebert.predict.exits import quarters
 from litebert.recipes._demo_data import MESSAGES, NAMES
+from litebert.tasks.pretraining import unigram_entropy
 from litebert.tokenizer import Tokenizer, train_unigram
 from litebert.train.loop import Step, train
 from litebert.train.optimizers import OPTIMIZERS, warmup_linear
@@ -93,6 +94,11 @@ class TinyTraining:
         examples = [Example([encoding]) for encoding in self.tokenizer.encode(texts, max_length=48)]
         self.held_out = self._hidden(examples[:: self.HELD_OUT], 0)
         self.examples = [one for number, one in enumerate(examples) if number % self.HELD_OUT]
+
+    @property
+    def by_frequency(self) -> float:
+        """The loss of who knows only how frequent each token is."""
+        return unigram_entropy([np.array([number for one in self.examples for number in one.sequences[0].ids[1:-1]])])
 
     def _hidden(self, examples: Sequence[Example], seed: int) -> tuple[Batch, Tensor]:
         batch = collate(examples, self.tokenizer.pad_id)

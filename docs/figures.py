@@ -201,6 +201,8 @@ def lamb() -> Drawn:
     left.set(xlim=(-0.5, 2.5), ylim=(0.4, 10))
     left.set_xticks(range(3), ["AdamW", "LAMB", "Muon"])
     titled(left, "a step, by matrix", "", "‖step‖ / (rate × ‖matrix‖)")
+    right.axhline(tiny.by_frequency, color=QUIET, linewidth=0.9, linestyle=DASHED)
+    lines.append(f"word frequencies alone: {tiny.by_frequency:.2f}")
     right.set_xscale("log")
     right.set_xticks(rates, [f"{rate:g}" for rate in rates])
     right.minorticks_off()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import math
 import re
 from collections import Counter
 from pathlib import Path
@@ -65,6 +66,8 @@ def test_the_code_of_a_chapter_prints_what_it_shows(
     monkeypatch.chdir(tmp_path)
     found = samples(path.read_text(encoding="utf-8"))
     assert found
+    if path.parent.parent.name == "zh":
+        found = [sample for sample in found if sample not in samples(ENGLISH[path.name])]
     for code, shown in found:
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
@@ -81,6 +84,13 @@ def test_every_chapter_has_a_figure_that_is_there_and_small(path: Path, figures:
         assert figure.stem in figures.FIGURES
 
 
+class MadeUpTraining:
+    by_frequency = 4.5
+
+    def __call__(self, name: str, rate: float, seed: int) -> tuple[float, dict[str, float]]:
+        return (math.nan, {}) if rate > 0.05 else (4 - rate, {"a": 0.5, "b": 2.0})
+
+
 def made_up() -> dict[str, object]:
     """What is slow to compute, in the shapes of what is computed."""
     rng = np.random.default_rng(0)
@@ -92,7 +102,7 @@ def made_up() -> dict[str, object]:
         "queues_after": lambda depths, shots, draws: rng.uniform(size=(len(depths), draws)),
         "few_shot_scores": lambda shots, draws, asked: rng.uniform(size=(2, len(shots), draws)),
         "elastic_scores": lambda folder: (said, [3, 6, 9, 12], [0] * 30),
-        "TinyTraining": lambda: lambda name, rate, seed: (rng.uniform(3, 6), {"a": 0.5, "b": 2.0}),
+        "TinyTraining": MadeUpTraining,
         "run_lengths": lambda kind, rate, seeds: Counter({1: 5, 2: 3, 3: 2, 5: 1}),
     }
 
