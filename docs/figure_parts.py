@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,3 +83,14 @@ def sentence(axes: Any, row: int, name: str, tokens: Sequence[str], hidden: Sequ
         words = {"fontsize": 8, "ha": "center", "va": "center"}
         axes.text(at + width / 2, row, shown, color=PAPER if is_hidden else INK, **words)
         at += width
+
+
+def as_card(svg: str, margin: int = 8) -> str:
+    """The drawing with some white around it: on a dark page nothing should touch the edge."""
+    size = re.search(r'width="[\d.]+pt" height="[\d.]+pt" viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+    assert size is not None
+    width, height = (float(side) + 2 * margin for side in size.groups())
+    box = f'width="{width:g}pt" height="{height:g}pt" viewBox="{-margin} {-margin} {width:g} {height:g}"'
+    opening, rest = svg.replace(size[0], box).split(" <defs>", 1)
+    paper = f'<rect x="{-margin}" y="{-margin}" width="{width:g}" height="{height:g}" fill="{PAPER}"/>'
+    return f"{opening} {paper}\n <defs>{rest}"

@@ -38,6 +38,7 @@ from figure_parts import (
     PAPER,
     QUIET,
     RUNS,
+    as_card,
     band,
     curve,
     legend,
@@ -303,11 +304,11 @@ FIGURES: dict[str, Callable[[], Drawn]] = {
 def draw(name: str, out: Path) -> list[str]:
     """Write a figure and return its numbers."""
     figure, lines = FIGURES[name]()
-    drawn, nothing = io.BytesIO(), dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    drawn, nothing = io.StringIO(), dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with rc_context({"svg.hashsalt": name}):  # the same drawing is the same file
-        figure.savefig(drawn, format="svg", facecolor=PAPER, metadata=nothing)  # white: on a dark page it is a card
+        figure.savefig(drawn, format="svg", facecolor=PAPER, metadata=nothing)
     out.mkdir(parents=True, exist_ok=True)
-    (out / f"{name}.svg").write_bytes(drawn.getvalue())
+    (out / f"{name}.svg").write_text(as_card(drawn.getvalue()), encoding="utf-8")
     return lines
 
 
