@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from litebert.model import AlbertConfig, products
 from litebert.model.albert import Encoder
@@ -58,6 +59,38 @@ def test_changed_weights_are_laid_out_again(layer: nn.Linear) -> None:
         assert close(products.linear(rows, layer.weight, layer.bias), layer, rows)
         layer.weight.data = torch.randn(80, 48)
         assert close(products.linear(rows, layer.weight, layer.bias), layer, rows)
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [64, 256])
+def test_weights_that_were_rounded_in_between_are_laid_out_again(half: torch.dtype, size: int) -> None:
+    for _ in range(20):  # the address is often that of before
+        layer, rows = nn.Linear(size, size), torch.randn(4, size)
+        with torch.no_grad():
+            products.linear(rows, layer.weight, layer.bias)
+            layer.to(half).float()
+            assert torch.allclose(
+                products.linear(rows, layer.weight, layer.bias), F.linear(rows, layer.weight, layer.bias), atol=1e-5
+            )
+
+
+def test_derivatives_tools_and_mistakes_see_what_torch_does(layer: nn.Linear) -> None:
+    rows = torch.randn(5, 48)
+    with torch.no_grad():
+        moved = torch.func.jvp(lambda x: products.linear(x, layer.weight, layer.bias), (rows,), (rows,))[1]
+        assert torch.allclose(moved, rows @ layer.weight.T, atol=1e-5)
+        with FlopCounterMode(display=False) as counted:
+            products.linear(rows, layer.weight, layer.bias)
+        assert counted.get_total_flops() == 2 * 5 * 48 * 80
+        with pytest.raises(RuntimeError, match="cannot be multiplied"):
+            products.linear(torch.randn(2, 9), layer.weight, layer.bias)
+
+
+def test_a_torch_without_onednn_answers(layer: nn.Linear, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "HAS_ONEDNN", False)
+    with torch.no_grad():
+        assert torch.equal(products.linear(torch.ones(2, 48), layer.weight, None), torch.ones(2, 48) @ layer.weight.T)
+    assert layer.weight not in products._known
 
 
 def test_a_step_of_training_is_seen_even_if_it_is_not_counted(layer: nn.Linear) -> None:
@@ -111,4 +144,11 @@ def test_an_encoder_exports_and_hooks_are_called() -> None:
         handle = encoder.attention[0].qkv.register_forward_hook(lambda *given: called.append(1))
         encoder(ids)
         handle.remove()
-    assert len(called) == CONFIG.num_hidden_layers
+        assert len(called) == CONFIG.num_hidden_layers
+        plain = encoder(ids)
+        handle = nn.modules.module.register_module_forward_hook(lambda *given: called.append(1))
+        encoder(ids)
+        handle.remove()
+        assert len(called) > 4 * CONFIG.num_hidden_layers
+        encoder.ffn[0].widen.forward = lambda rows: 0 * nn.Linear.forward(encoder.ffn[0].widen, rows)
+        assert not torch.allclose(encoder(ids), plain)

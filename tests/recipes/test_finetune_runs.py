@@ -156,6 +156,20 @@ def test_of_a_handful_of_held_out_examples_nothing_is_claimed_and_the_test_file_
     assert finished(tmp_path / "learned")["test"]["accuracy"] > 0.5
 
 
+def test_a_metric_of_the_rarer_class_may_be_another_on_the_test(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def some(name: str, **counts: int) -> Path:
+        rows = [{"text": word, "label": word} for word, count in counts.items() for _ in range(count)]
+        return write_csv(tmp_path / name, rows)
+
+    valid, test = some("valid.csv", rain=30, eggs=10), some("test.csv", rain=10, eggs=30)
+    flags = ("--valid", valid, "--test", test, "--metric", "pr_auc_of_eggs", "--epochs", 1)
+    assert litebert(*command(start, some("train.csv", rain=10, eggs=10), tmp_path / "out", *flags)) == 0
+    assert "pr_auc_of_rain" in capsys.readouterr().err
+    assert "pr_auc_of_eggs" not in finished(tmp_path / "out")["test"]
+
+
 # --- kill -9 ----------------------------------------------------------------------------------------------------------
 
 

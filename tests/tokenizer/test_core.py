@@ -404,3 +404,15 @@ def test_added_words_of_scripts_without_spaces_are_found_inside_text(kind: str, 
     assert text[start:end] == word
     assert not encoding.tokens[place + 1].startswith("▁")  # no space where the text has none
     assert old.vocab_size + 1 not in new.encode_ids([f"the quokkas {text}"])[0]  # whole words only, as before
+
+
+@pytest.mark.filterwarnings("ignore:.*unknown to this vocabulary")
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
+def test_added_words_leave_other_text_as_it_was(kind: str) -> None:
+    old = train_unigram(PROSE, 190) if kind == "unigram" else train_wordpiece(PROSE, 190)
+    new = old.extended(["轴承"])
+    for text in ("the [MASK] cat", "[MASK] the cat", " the cat", "\n the cat", "\ufeffthe cat", "the  cat ", " ", ""):
+        assert new.encode([text])[0].tokens == old.encode([text])[0].tokens, repr(text)
+    assert new.encode(["the cat"], [" the cat"])[0].tokens == old.encode(["the cat"], [" the cat"])[0].tokens
+    (around,) = new.encode(["the 轴承 cat"])
+    assert around.tokens[-2:-1] == old.encode(["the cat"])[0].tokens[-2:-1]

@@ -115,11 +115,9 @@ def write_compiled(program: torch.export.ExportedProgram, path: Path) -> None:
         try:
             made = aoti_compile_and_package(program, package_path=f"{folder}/{path.name}")
         except RuntimeError as error:
-            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ConfigError(
-                f"torch cannot compile this model: {said}; it needs a C++ compiler; "
-                "install one (apt install g++), or use --format torch"
-            ) from error
+            said, cause = (str(error).strip().splitlines() or [type(error).__name__])[0], repr(error)
+            remedy = "install one (apt install g++), or " if "InvalidCxxCompiler" in cause + said else ""
+            raise ConfigError(f"torch cannot compile this model: {said}; {remedy}use --format torch") from error
         with replacing(path) as temporary:
             shutil.copyfile(made, temporary)
 

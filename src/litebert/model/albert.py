@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from litebert.errors import ConfigError, DataError
 from litebert.model.adapters import DepthAdapters
 from litebert.model.attention import Backend, Dense, Layout, Packed, attend, choose_backend
-from litebert.model.conditions import has_hooks, has_kernels, is_current, is_plain
+from litebert.model.conditions import has_hooks, has_kernels, is_current, is_plain, is_untouched
 from litebert.model.config import ACTIVATIONS, AlbertConfig, Half
 from litebert.model.eight import has_eight
 from litebert.model.fused import TANH, Plan, Weights, run_passes
@@ -519,7 +519,7 @@ def run_block(
 def _linear(layer: nn.Module, rows: Tensor, seen: Seen | None, name: str) -> Tensor:
     if seen is not None:
         return F.linear(rows, seen[f"{name}.weight"], seen[f"{name}.bias"])
-    if type(layer) is nn.Linear and not has_hooks(layer):
+    if type(layer) is nn.Linear and is_untouched(layer):
         return linear(rows, layer.weight, layer.bias)
     return layer(rows)
 

@@ -18,6 +18,12 @@ def has_hooks(part: torch.nn.Module) -> bool:
     return any(one._forward_hooks or one._forward_pre_hooks or one._backward_hooks for one in part.modules())
 
 
+def is_untouched(layer: torch.nn.Module) -> bool:
+    """Would calling it do what its class does, and tell nobody?"""
+    told = has_hooks(layer) or torch.nn.modules.module._has_any_global_hook()
+    return not told and "forward" not in vars(layer)
+
+
 def is_plain(block: torch.nn.Module) -> bool:
     """Is a block what it was made as? Whoever puts something else into it wants it to be called."""
     known = (torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Dropout)

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, get_args
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from litebert.errors import CheckpointError, ConfigError, DataError, LitebertError
 from litebert.files import replacing, sha256_of
@@ -197,6 +198,8 @@ class NativePasses:
     def __init__(self, tools: Kernel) -> None:
         self._tools = tools
         self._laid_out: _LaidOut | None = None
+        self._storages: list[StorageWeakRef] = []
+        """Of what was laid out: as long as these are kept no other memory has the same number."""
         self._memory = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -265,9 +268,11 @@ class NativePasses:
 
     def _layout_of(self, encoder: Encoder) -> _LaidOut:
         """The weights in panels; laid out again if they were changed."""
-        state = tuple((weight.data_ptr(), _version(weight)) for weight in _weights(encoder))
+        weights = list(_weights(encoder))
+        state = tuple((one.untyped_storage()._cdata, one.data_ptr(), _version(one)) for one in weights)
         if self._laid_out is None or self._laid_out.state != state:
             self._laid_out = _LaidOut(encoder, self._tools.panel, state)
+            self._storages = [StorageWeakRef(one.untyped_storage()) for one in weights]
         return self._laid_out
 
 

@@ -15,9 +15,13 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 X86 = platform.machine().lower() in ("x86_64", "amd64")
+HAS_ONEDNN = torch.backends.mkldnn.is_available()
 ROWS = 64
 """The layout is chosen for so many; it serves 16 and 512 as well."""
 
@@ -25,13 +29,14 @@ ROWS = 64
 class _LaidOut(NamedTuple):
     """A weight as oneDNN wants it, and of what it was made."""
 
-    address: int
-    version: int
+    state: tuple[int, ...]
+    storage: StorageWeakRef
+    """As long as it is kept no other memory has the same number."""
     weight: Tensor
 
 
 _known = WeakTensorKeyDictionary()
-"""Those of weights that changed since are made again; only what is done to `weight.data` goes unseen."""
+"""Those of weights that changed are made again; what is done in place to `weight.data`, or by numpy, is not seen."""
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # (T, I), (O, I), (O,) -> (T, O)
@@ -42,16 +47,20 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # (T, 
         _known.pop(weight, None)  # who differentiates is about to change it
         return F.linear(rows, weight, bias)
     laid_out = _known.get(weight)
-    if laid_out is None or laid_out[:2] != (weight.data_ptr(), weight._version):
+    state = (weight.untyped_storage()._cdata, weight.data_ptr(), weight._version)
+    if laid_out is None or laid_out.state != state:
         reordered = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
-        _known[weight] = laid_out = _LaidOut(weight.data_ptr(), weight._version, reordered)
+        _known[weight] = laid_out = _LaidOut(state, StorageWeakRef(weight.untyped_storage()), reordered)
     found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, laid_out.weight, bias, "none", [], "")
     return found
 
 
 def _fits(rows: Tensor, weight: Tensor) -> bool:
-    """Are both plain tensors of float32 on such a CPU, of which nothing but the product is wanted?"""
+    """Are both plain tensors of float32 on such a CPU, of which nothing but the product is wanted, and nobody looks?"""
     plain = type(rows) is Tensor and type(weight) in (Tensor, nn.Parameter) and not weight.is_inference()
-    here = X86 and rows.device.type == weight.device.type == "cpu" and bool(torch.backends.mkldnn.enabled)
+    here = X86 and rows.device.type == weight.device.type == "cpu" and HAS_ONEDNN and torch.backends.mkldnn.enabled
     exact = rows.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    return plain and here and exact and not torch.is_grad_enabled()
+    derived = torch.is_grad_enabled() or forward_ad._current_level >= 0
+    watched = _get_current_dispatch_mode() is not None or torch._C._functorch.peek_interpreter_stack() is not None
+    sized = rows.shape[-1] == weight.shape[1] > 0  # else torch tells what is wrong
+    return bool(plain and here and exact and sized and not derived and not watched)

@@ -89,7 +89,8 @@ def finetune(config: Config, console: Console, split_seed: int | None = None) ->
     result = Result(plan.metric, run.best, run.best_epoch, seconds, test, baseline, rate, run.collapsed, plan.decisive)
     write_json(config.out / "finished.json", asdict(result))
     judged, scores = (plan.tested, test) if test else (plan.held_out, run.best)
-    failed = len(judged) >= LEAST_TO_JUDGE and scores[plan.metric] <= baseline.get(plan.metric, -math.inf)
+    known = len(judged) >= LEAST_TO_JUDGE and plan.metric in baseline  # of a test of one class not every metric is
+    failed = known and scores[plan.metric] <= baseline[plan.metric]
     if failed or run.collapsed is not None:
         fewer = ", or litebert adapt, which is made for few examples" if plan.task.name == "classify" else ""
         console.print(

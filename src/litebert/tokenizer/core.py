@@ -211,7 +211,8 @@ class Tokenizer:
     def extended(self, words: Sequence[str]) -> Tokenizer:
         """The same vocabulary with whole words at its end; those it has already are left out.
 
-        In scripts without spaces between words they are found inside text, in others where they stand alone."""
+        In scripts without spaces between words they are found inside text, exactly as they are written here, in others
+        where they stand alone."""
         known = set(self._pipeline.get_vocab())
         new = [word for word in dict.fromkeys(words) if not {word, f"▁{word}"} & known]
         inside = {word for word in new if NO_SPACES.search(word)}

@@ -128,12 +128,18 @@ def marks_normalizer(strip_accents: bool) -> normalizers.Normalizer:
 
 def without_made_up_spaces(pipeline: str) -> str:
     """The same `tokenizer.json` with a space before the text only: by default what follows an added word gets one too,
-    even where the text has none."""
+    even where the text has none. The spaces that are there must then stay, since each piece of text between added words
+    is cleaned by itself."""
     content = json.loads(pipeline)
-    step = content["pre_tokenizer"] or {}
-    for part in step.get("pretokenizers", [step]):
+    clean, cut = content["normalizer"] or {}, content["pre_tokenizer"] or {}
+    if "Metaspace" not in {part.get("type") for part in cut.get("pretokenizers", [cut])}:
+        return pipeline
+    for part in cut.get("pretokenizers", [cut]):
         if part.get("type") == "Metaspace":
             part["prepend_scheme"] = "first"
+    for part in clean.get("normalizers", [clean]):
+        if part.get("type") == "Strip":
+            part["strip_left"] = False
     return json.dumps(content, ensure_ascii=False)
 
 
