@@ -9,7 +9,11 @@
 //
 // Shapes: T tokens in rows, H hidden, W intermediate, N heads of D channels, L tokens of one sequence.
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#else
 #include <immintrin.h>
+#endif
 #include <sched.h>
 
 #include <algorithm>
@@ -22,14 +26,20 @@ namespace {
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(NARROW)
 #define LANES_ 16
-constexpr int LANES = 16, VECTORS = 4;  // 24 of 32 registers add up
-#elif defined(__AVXVNNI__) || defined(__AVX512VNNI__)
+constexpr int LANES = 16, VECTORS = 4, ROWS = 6;  // 24 of 32 registers add up
+#elif defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__))
 #define LANES_ 8
-constexpr int LANES = 8, VECTORS = 2;  // 12 of 16
+constexpr int LANES = 8, VECTORS = 2, ROWS = 6;  // 12 of 16
+#elif defined(__AVX2__) && defined(__FMA__)
+#define LANES_ 8
+constexpr int LANES = 8, VECTORS = 2, ROWS = 4;  // 8 of 16; weights and rows, each in two halves, take 6
+#elif defined(__ARM_FEATURE_DOTPROD)
+#define LANES_ 4
+constexpr int LANES = 4, VECTORS = 4, ROWS = 6;  // 24 of 32
 #else
-#error "this CPU has no instructions for it (AVX-512 VNNI or AVX-VNNI)"
+#error "this CPU has no instructions for it (AVX2 or better, or ARM's dot products)"
 #endif
-constexpr int ROWS = 6, PANEL = LANES * VECTORS;
+constexpr int PANEL = LANES * VECTORS;
 constexpr int ROW_BLOCK = 8 * ROWS;  // rows that one task takes through a panel of weights
 constexpr int AT_ONCE = 384;         // tokens whose activations stay in the cache for all passes
 constexpr int CHUNK = 4;             // rows that a thread asks for at once, where little is done with each
@@ -43,32 +53,58 @@ inline Floats load(const float* from) { return *reinterpret_cast<const Floats*>(
 inline void store(float* to, Floats values) { *reinterpret_cast<Floats*>(to) = values; }
 inline Floats all(float value) { return Floats{} + value; }
 
+// `dot4`: four bytes of a row of tokens, times four of each of LANES rows of weights, added to `sums`. Where a CPU can
+// only multiply signed bytes, a row counts as SHIFT less than it is.
 #if LANES_ == 16
+constexpr float SHIFT = 0;
 inline Floats larger(Floats a, Floats b) { return (Floats)_mm512_max_ps((__m512)a, (__m512)b); }
 inline Floats smaller(Floats a, Floats b) { return (Floats)_mm512_min_ps((__m512)a, (__m512)b); }
 inline Floats about_inverse(Floats x) { return (Floats)_mm512_rcp14_ps((__m512)x); }
-// Four bytes of a row of tokens, times four of each of LANES rows of weights, added to `sums`.
+inline void pause() { _mm_pause(); }
 inline Ints dot4(Ints sums, Ints row, Ints weights) {
     return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)row, (__m512i)weights);
 }
-#else
+#elif LANES_ == 8
+constexpr float SHIFT = 0;
 inline Floats larger(Floats a, Floats b) { return (Floats)_mm256_max_ps((__m256)a, (__m256)b); }
 inline Floats smaller(Floats a, Floats b) { return (Floats)_mm256_min_ps((__m256)a, (__m256)b); }
 inline Floats about_inverse(Floats x) { return (Floats)_mm256_rcp_ps((__m256)x); }
+inline void pause() { _mm_pause(); }
 inline Ints dot4(Ints sums, Ints row, Ints weights) {
 #if defined(__AVXVNNI__)
     return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)row, (__m256i)weights);
-#else
+#elif defined(__AVX512VNNI__)
     return (Ints)_mm256_dpbusd_epi32((__m256i)sums, (__m256i)row, (__m256i)weights);
+#else
+    // Bytes 0 and 2, then 1 and 3, as numbers of 16 bits: what multiplies bytes directly adds pairs in 16 and overflows.
+    const __m256i rows = (__m256i)row, four = (__m256i)weights;
+    const __m256i even = _mm256_madd_epi16(
+        _mm256_and_si256(rows, _mm256_set1_epi16(0xff)), _mm256_srai_epi16(_mm256_slli_epi16(four, 8), 8)
+    );
+    const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(rows, 8), _mm256_srai_epi16(four, 8));
+    return sums + (Ints)_mm256_add_epi32(even, odd);
 #endif
+}
+#else
+constexpr float SHIFT = 128;
+inline Floats larger(Floats a, Floats b) { return (Floats)vmaxq_f32((float32x4_t)a, (float32x4_t)b); }
+inline Floats smaller(Floats a, Floats b) { return (Floats)vminq_f32((float32x4_t)a, (float32x4_t)b); }
+inline void pause() { __asm__ volatile("yield"); }
+inline Ints dot4(Ints sums, Ints row, Ints weights) {
+    const uint8x16_t less = veorq_u8((uint8x16_t)row, vdupq_n_u8(0x80));
+    return (Ints)vdotq_s32((int32x4_t)sums, (int8x16_t)less, (int8x16_t)weights);
 }
 #endif
 
+#if LANES_ == 4
+inline Floats inverse(Floats x) { return 1.0f / x; }
+#else
 // One step of Newton's makes it as exact as a division, and it is several times as fast.
 inline Floats inverse(Floats x) {
     const Floats near = about_inverse(x);
     return near * (2.0f - x * near);
 }
+#endif
 
 inline float sum(Floats values) {
     float found = 0;
@@ -138,7 +174,7 @@ struct Team {
         }
         for (int spins = 0; stage.load(std::memory_order_acquire) == now; ++spins)
             if (spins < SPINS)
-                _mm_pause();
+                pause();
             else
                 sched_yield();
     }
@@ -275,14 +311,14 @@ void tile(const Product& product, int column, int group, const Rounded& x, int r
             const size_t place = static_cast<size_t>(row + r - answer.row) * answer.stride + here - answer.column;
             Floats before = group ? load(answer.out + place) : bias;
             if (answer.residual && !group) before += load(answer.residual + place);
-            const Floats whole = __builtin_convertvector(sums[r][v], Floats) - weight_sums * x.zero[at];
+            const Floats whole = __builtin_convertvector(sums[r][v], Floats) - weight_sums * (x.zero[at] - SHIFT);
             store(answer.out + place, before + whole * (scale * x.scale[at]));
         }
     }
 }
 
 typedef void (*Tile)(const Product&, int, int, const Rounded&, int, const Answer&);
-constexpr Tile TILES[ROWS + 1] = {nullptr, tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>};
+constexpr Tile TILES[] = {nullptr, tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>};
 
 // Rows first to last of one panel.
 void multiply(const Product& product, int panel, const Rounded& x, int first, int last, const Answer& answer) {

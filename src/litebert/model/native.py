@@ -38,8 +38,8 @@ from litebert.model.rounding import rounded
 SOURCE = Path(__file__).with_name("native.cpp")
 FLAGS = ("-O3", "-std=c++17", "-march=native", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
 COMPILERS = ("c++", "g++", "clang++")
-INSTRUCTIONS = ("avx512_vnni", "avx_vnni")
-"""One of which the CPU must have, as Linux calls them."""
+INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "avx2", "asimddp")
+"""One of which the CPU must have, as Linux calls them; the last is ARM's."""
 ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")
 """In the order of native.cpp."""
 GROUP = 768
@@ -121,7 +121,7 @@ def compiled_with(flags: tuple[str, ...]) -> Kernel | None:
     except (OSError, RuntimeError, LitebertError, subprocess.TimeoutExpired) as error:
         why = str(error).splitlines()
     warnings.warn(
-        f"eight bits are computed by oneDNN, more slowly: {compiler} did not make code for this CPU "
+        f"eight bits are computed by oneDNN, more slowly, or not at all: {compiler} did not make code for this CPU "
         f"({why[0][:200] if why else 'it says nothing'}); LITEBERT_CACHE names a folder for it", stacklevel=2,
     )  # fmt: skip
     return None
@@ -144,7 +144,7 @@ def cpu() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return ""
-    return "\n".join(sorted({line for line in lines if line.startswith(("flags", "model name"))}))
+    return "\n".join(sorted({line for line in lines if line.startswith(("flags", "model name", "Features", "CPU part"))}))
 
 
 def _compiled(compiler: str, flags: tuple[str, ...]) -> Path:
@@ -361,6 +361,6 @@ def _again() -> NativePasses:
     if tools is None:
         raise ConfigError(
             "this model computed in eight bits by code that cannot be compiled here (it needs a C++ compiler and "
-            "AVX-512 VNNI or AVX-VNNI); load its folder instead, which finds another way"
+            "AVX2 or ARM's dot products); load its folder instead, which finds another way"
         )
     return NativePasses(tools)
