@@ -144,7 +144,9 @@ def cpu() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return ""
-    return "\n".join(sorted({line for line in lines if line.startswith(("flags", "model name", "Features", "CPU part"))}))
+    return "\n".join(
+        sorted({line for line in lines if line.startswith(("flags", "model name", "Features", "CPU part"))})
+    )
 
 
 def _compiled(compiler: str, flags: tuple[str, ...]) -> Path:
