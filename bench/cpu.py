@@ -10,14 +10,16 @@ and do not count (--cold: the first one alone counts, as for somebody who asks o
 distance between the quartiles beside them, and how many times as long the others take as ours in eight bits, by our own
 code where a compiler is there; by oneDNN beside it, which is told between what numbers the inputs of products lie:
 --data holds plain text for that. Needs pip install '.[bench]'; who is not installed is left out. ONNX Runtime quantizes
-by its own quantize_dynamic, per channel; OpenVINO takes bfloat16 where the CPU has it, which was faster than its eight
-bits. With --many, all lines of a file at once instead of single texts: ours by `embed`, the others in batches of 32 of
-similar length, longest first; texts per second.
+by its own quantize_dynamic, per channel (it has no bfloat16 on CPUs); OpenVINO computes in float32, in what it chooses
+itself (bfloat16 where the CPU has it), and in eight bits by NNCF, calibrated with --data; torchao's eight bits are of
+activations and weights, under torch.compile, without which they are slow. With --many, all lines of a file at once
+instead of single texts: ours by `embed`, the others in batches of 32 of similar length, longest first.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import statistics
 import tempfile
@@ -50,6 +52,8 @@ BATCH = 32
 WAKING, COUNTED = 2, 4
 """Texts of a turn."""
 OURS = "litebert int8"
+CALIBRATED = 128
+"""Texts that OpenVINO's eight bits are fitted to."""
 REST = 0.05
 """Seconds in which the threads of who was before, waiting busily for more, go to sleep."""
 
@@ -96,7 +100,7 @@ def ours(folder: Path, examples: list[Example], work: Path) -> dict[str, Answer]
     return found
 
 
-def theirs(folder: Path, compiled: bool, work: Path) -> dict[str, Answer]:
+def theirs(folder: Path, compiled: bool, lines: list[str], work: Path) -> dict[str, Answer]:
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer = partial(AutoTokenizer.from_pretrained(folder), padding=True, truncation=True)
@@ -111,12 +115,27 @@ def theirs(folder: Path, compiled: bool, work: Path) -> dict[str, Answer]:
 
     found = {"transformers fp32": by_torch(model, torch.float32)}
     if compiled:
-        found["transformers compiled, bf16"] = by_torch(torch.compile(model, dynamic=False), torch.bfloat16)
+        for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+            found[f"transformers compiled, {name}"] = by_torch(
+                torch.compile(copy.deepcopy(model), dynamic=False), dtype
+            )
+        if find_spec("torchao"):
+            found["transformers compiled, torchao int8"] = by_torch(
+                torch.compile(by_torchao(model), dynamic=False), torch.float32
+            )
     if find_spec("onnxruntime") and find_spec("onnxscript"):
         path = exported(model, tokenizer, work)
         found |= by_onnxruntime(path, tokenizer, work)
         if find_spec("openvino"):
-            found["OpenVINO"] = by_openvino(path, tokenizer)
+            found |= by_openvino(path, tokenizer, lines)
+    return found
+
+
+def by_torchao(model: Any) -> Any:
+    from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
+
+    found = copy.deepcopy(model)
+    quantize_(found, Int8DynamicActivationInt8WeightConfig())
     return found
 
 
@@ -158,15 +177,27 @@ def session_of(file: Path) -> Any:
     return onnxruntime.InferenceSession(file, settings, providers=["CPUExecutionProvider"])
 
 
-def by_openvino(path: Path, tokenizer: Any) -> Answer:
+def by_openvino(path: Path, tokenizer: Any, lines: list[str]) -> dict[str, Answer]:
+    """In float32, as it chooses itself, and where NNCF is installed in eight bits."""
     import openvino
 
+    def given(texts: list[str]) -> dict[str, Any]:
+        return {name: value for name, value in tokenizer(texts, return_tensors="np").items() if name in names}
+
+    def answers(model: Any, **more: str) -> Answer:
+        compiled = openvino.compile_model(model, "CPU", settings | more)
+        return lambda texts: compiled(given(texts))[0].mean(1)
+
     settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": str(torch.get_num_threads())}
-    model = openvino.compile_model(path, "CPU", settings)
+    model = openvino.Core().read_model(path)
     names = {name for one in model.inputs for name in one.names}
-    return lambda texts: model(
-        {name: value for name, value in tokenizer(texts, return_tensors="np").items() if name in names}
-    )[0].mean(1)
+    found = {"OpenVINO fp32": answers(model, INFERENCE_PRECISION_HINT="f32"), "OpenVINO": answers(model)}
+    if find_spec("nncf"):
+        import nncf
+
+        texts = nncf.Dataset([[line] for line in lines[:CALIBRATED]], given)
+        found["OpenVINO int8"] = answers(nncf.quantize(model, texts, model_type=nncf.ModelType.TRANSFORMER))
+    return found
 
 
 def measured(contenders: dict[str, Answer], texts: list[str], rounds: int, cold: bool) -> dict[str, list[float]]:
@@ -224,10 +255,12 @@ def main() -> None:
     model = litebert.load(folder)
     lines = [line for line in read_lines([options.data]) if line.strip()]
     examples = [Example([one]) for one in model.tokenizer.encode(lines[:256], max_length=128)]
-    packages = [name for name in ("torch", "transformers", "onnxruntime", "openvino") if find_spec(name)]
+    packages = [
+        name for name in ("torch", "transformers", "onnxruntime", "openvino", "nncf", "torchao") if find_spec(name)
+    ]
     print(", ".join(f"{name} {version(name)}" for name in packages))
     with tempfile.TemporaryDirectory() as work:
-        contenders = theirs(folder, options.compiled, Path(work)) | ours(folder, examples, Path(work))
+        contenders = theirs(folder, options.compiled, lines, Path(work)) | ours(folder, examples, Path(work))
         one = texts_of(model, lines, min(options.lengths))[0]
         truth = contenders["transformers fp32"]([one])
         for who, answer in contenders.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain, pairwise
 from pathlib import Path
@@ -33,7 +34,10 @@ BATCH_SIZE = 32
 ALIKE = 2 / 3
 """On a CPU, of the longest text of a batch: shorter ones would mostly be padding."""
 GPU_TOKENS = 1 << 15  # at once
+TOKENISED = 1024
+"""Texts that are tokenised at once; the next of them while these are computed."""
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -153,8 +157,11 @@ class Model:
         """One vector per text, float32: what `after` makes of its tokens' hidden states."""
         if isinstance(texts, str):
             raise DataError("embed takes a list; wrap a single text: embed([text])")
-        encodings = self.tokenizer.encode(texts, max_length=self.max_length)
-        return self.embed_examples([Example([encoding]) for encoding in encodings], batch_size)
+
+        def examples_of(some: Sequence[str]) -> list[Example]:
+            return [Example([one]) for one in self.tokenizer.encode(some, max_length=self.max_length)]
+
+        return np.concatenate([self.embed_examples(some, batch_size) for some in _ahead(examples_of, texts)])
 
     def embed_examples(self, examples: Sequence[Example], batch_size: int | None = None) -> np.ndarray:
         """`embed` for texts as the model reads them, one sequence each."""
@@ -251,9 +258,14 @@ class Model:
         return self.task
 
     def _answers(self, task: Task[Any, Any], records: Sequence[Any], batch_size: int | None) -> list[Any]:
-        examples = task.features(records, self.tokenizer, self.max_length) if records else []
-        found = self.score_examples(task, examples, batch_size)
-        return [task.answer(*three) for three in zip(records, examples, found, strict=True)]
+        def read(some: Sequence[Any]) -> tuple[Sequence[Any], list[Example]]:
+            return some, task.features(some, self.tokenizer, self.max_length) if some else []
+
+        return [
+            task.answer(*three)
+            for some, examples in _ahead(read, records)
+            for three in zip(some, examples, self.score_examples(task, examples, batch_size), strict=True)
+        ]
 
     def batch_scores(self, task: Task[Any, Any], batch: Batch) -> Scores:
         if self.exits is None:
@@ -343,6 +355,20 @@ def _one_behind(items: Iterator[T]) -> Iterator[T]:
     for before, _ in pairwise(chain(items, [None])):
         assert before is not None
         yield before
+
+
+def _ahead(make: Callable[[Sequence[S]], T], items: Sequence[S]) -> Iterator[T]:
+    """What is made of every part of the items, the next one by another thread while one is used."""
+    if len(items) <= TOKENISED:
+        yield make(items)
+        return
+    parts = [items[start : start + TOKENISED] for start in range(0, len(items), TOKENISED)]
+    with ThreadPoolExecutor(1, "tokenise") as worker:
+        coming = worker.submit(make, parts[0])
+        for part in parts[1:]:
+            made, coming = coming.result(), worker.submit(make, part)
+            yield made
+        yield coming.result()
 
 
 def _check_batch_size(batch_size: int | None) -> None:

@@ -46,7 +46,7 @@ class Lesson:
     seed: int
 
     def __post_init__(self) -> None:
-        self._lengths = np.array([example.length for example in self.examples])
+        self._lengths = np.array([0 if self.task.compares else example.length for example in self.examples])
         self._epoch, self._batches = -1, [np.empty(0, dtype=np.int64)]
 
     def batch(self, step: int, batch_size: int) -> list[Example]:

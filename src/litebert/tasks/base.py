@@ -117,6 +117,8 @@ class TrainableTask(Task[Input, Output]):
     """The name of the metric that decides between models; more of it is better."""
     least_epochs: ClassVar[int] = 3
     """Times to go through many examples, where nobody says."""
+    compares: ClassVar[bool] = False
+    """Are the examples of a batch held against each other? Chance alone must then decide which stand together."""
 
     @property
     def needs_dropout(self) -> bool:

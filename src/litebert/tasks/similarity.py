@@ -60,6 +60,7 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
     problems = ("litebert similarity",)  # AlbertModel alone does not mean this task
     head_name = SentenceHead.name
     metric = "spearman"
+    compares = True
 
     def __init__(
         self,
