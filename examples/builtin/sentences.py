@@ -4,10 +4,11 @@
 
 All weights learn. Of a batch of pairs every text has to find its own among the others: the sentence after it, a
 stretch of text that it shares words with, or itself with other tokens dropped. The pairs come from the shards that the
-model was trained on, and with --text from files of plain sentences too. The layer is shared, so the model may be read
-after fewer passes: what is learned is faster too. Whether the vectors are whitened in the end, and how much, is decided
-by STS-B's training pairs; its development pairs are asked at the end, its test pairs never. Prints a table, and writes
-it to result.json in --out. `bench/sentences.py` tries several settings at once.
+model was trained on, and with --text from files of plain sentences too, which also say how vectors vary. The layer is
+shared, so the model may be read after fewer passes: what is learned is faster too. Whether the vectors are whitened in
+the end, and how much, is decided by STS-B's training pairs; its development pairs are asked at the end, its test pairs
+never. Prints what it finds, and writes it to result.json in --out. `bench/sentence_vectors.py` tries several settings
+at once.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ def main() -> None:
     parser.add_argument("--model", default=DEFAULT)
     parser.add_argument("--data", type=Path, required=True, help="what litebert prepare wrote")
     parser.add_argument("--text", type=Path, nargs="*", default=[], help="files of further sentences, one a line")
-    parser.add_argument("--text-share", type=float, default=0.25, help="of the pairs that come from them")
+    parser.add_argument("--text-share", type=float, default=0.0, help="of the pairs that come from them")
     parser.add_argument("--sts", type=Path, required=True, help="a folder with train.tsv and dev.tsv")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--passes", type=int, default=4)
-    parser.add_argument("--near", type=float, default=0.4, help="share of the pairs that are neighbouring sentences")
-    parser.add_argument("--shared", type=float, default=0.2, help="share of the pairs that have words in common")
+    parser.add_argument("--near", type=float, default=1.0, help="share of the pairs that are neighbouring sentences")
+    parser.add_argument("--shared", type=float, default=0.0, help="share of the pairs that have words in common")
     parser.add_argument("--group", type=int, default=1, help="such pairs of one document in a batch")
     parser.add_argument("--drop", type=float, default=0.2, help="of the tokens, at every reading")
     parser.add_argument("--hide", type=float, default=0.0, help="of the tokens that are left, at every reading")
@@ -63,7 +64,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=1024, help="pairs")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end sooner, the rate falling by the clock")
-    parser.add_argument("--learning-rate", type=float, default=1e-4)
+    parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--counts", choices=["all tokens alike", "rare tokens first", "rare tokens far first"],
                         default="rare tokens first")  # fmt: skip
     parser.add_argument("--looks", type=int, default=3, help="at the training pairs, on the way")

@@ -1,15 +1,16 @@
 """Vectors of sentences without labels, several ways at once on one GPU, and what labels add to the best of them.
 
   litebert prepare --input corpus --tokenizer litebert-base-en --exclude runs/evaluation.txt --out runs/shards
-  python bench/sentences.py --data runs/shards --tasks tasks --seconds 90 --out runs/bench-sentences
+  python bench/sentence_vectors.py --data runs/shards --tasks tasks --seconds 45 --out runs/bench-vectors
 
-First every arm of ARMS is learned by `examples/builtin/sentences.py`, all at the same time and each for --seconds. The
-plain sentences beside the shards (of STS-B's training pairs, SNLI and Multi30k, no labels, and none that STS-B's
-development and test pairs have) are collected here. The arm that orders STS-B's training pairs best is asked about its
-test pairs, once. Then the best --starts arms learn from labels: SNLI's pairs or not, then STS-B's training pairs, at
-several rates; the development pairs choose, and the chosen way is repeated with --seeds seeds, of which each is asked
-about the test pairs once. Prints tables, and leaves results.json and two models in bfloat16, in pieces of 15 MB:
-`cat unlabelled.tar.* | tar x`.
+First every arm of ARMS is learned by `examples/builtin/sentences.py`, all at the same time and each for --seconds, then
+the best --starts of them again for --more. The plain sentences beside the shards (of STS-B's training pairs, SNLI and
+Multi30k, no labels, and none that STS-B's development and test pairs have) are collected here. The arm that orders
+STS-B's training pairs best is asked about its test pairs, once. Then the best arms learn from labels: SNLI's pairs or
+not, then STS-B's training pairs, at several rates; the development pairs choose, and the chosen way is repeated with
+--seeds seeds, of which each is asked about the test pairs once. Prints tables, and leaves results.json and the models
+in bfloat16, in pieces of 15 MB: `cat unlabelled.tar.* | tar x`. With --teacher, a folder of sentence-transformers, a
+student of its vectors is made beside; that is another thing, as the teacher has seen labels.
 """
 
 from __future__ import annotations
@@ -25,24 +26,35 @@ import time
 from pathlib import Path
 from typing import Any
 
+import litebert
 from litebert.builtin import DEFAULT
 from litebert.data.labelled import read_text
+from litebert.data.shards import Shards
+from litebert.recipes import distill, finetune
 from litebert.tasks import Similarity
-from litebert.tasks._similar_files import NLI, SimilarInput
+from litebert.tasks._similar_files import NLI
+from litebert.train.runtime import has_bfloat16, pick_device
 from similarity import pairs_of, sts, write
 
-HERE = Path(__file__).parent
+EXAMPLES = Path(__file__).parents[1] / "examples" / "builtin"
+sys.path.append(str(EXAMPLES))
+from sentences import Pool, correlation, some_of  # noqa: E402
+
 PIECE_BYTES = 15 << 20
 ARMS = {
-    "mixed": "",
-    "twins": "--near 0 --shared 0",
-    "neighbours": "--near 1 --shared 0 --drop 0",
-    "three passes": "--passes 3",
+    "neighbours": "",
+    "fast": "--learning-rate 6e-4",
+    "slow": "--learning-rate 1e-4",
+    "two passes": "--passes 2",
     "six passes": "--passes 6",
-    "warm": "--temperature 0.1",
+    "groups": "--group 4",
+    "nothing dropped": "--drop 0",
+    "mixed": "--near 0.6 --shared 0.2 --drop 0.4 --text-share 0.2",
 }
 """What differs from the defaults of `examples/builtin/sentences.py`."""
 RATES = (5e-5, 1e-4, 2e-4)
+MYSELF = [sys.executable, __file__, "--data", "-", "--tasks", "-", "--out", "-", "--one"]
+"""In another process, one run of a recipe with the settings that follow."""
 
 
 def main() -> None:
@@ -52,12 +64,17 @@ def main() -> None:
     parser.add_argument("--tasks", type=Path, required=True, help="folder with glue/, pairs/ and mt/")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=90, help="of learning, for each arm")
+    parser.add_argument("--more", type=float, default=60, help="seconds, for the best arms once more")
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--flags", default="", help="for every arm, such as '--batch-size 32'")
     parser.add_argument("--starts", type=int, default=2, help="arms that learn from labels")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--teacher", type=Path, help="folder of sentence-transformers, to learn its vectors beside")
+    parser.add_argument("--taught-passes", type=int, default=6, help="of its student")
+    parser.add_argument("--taught-texts", type=int, default=300_000, help="sentences of the shards for it")
+    parser.add_argument("--taught-epochs", type=int, default=2)
     parser.add_argument("--rows", type=int, help="labelled pairs to learn from, instead of all")
     parser.add_argument("--jobs", type=int, default=16, help="processes at once")
     parser.add_argument("--one", type=json.loads, help=argparse.SUPPRESS)
@@ -74,14 +91,27 @@ def main() -> None:
         results["seconds"][what] = time.perf_counter() - began
         write_results(options.out, results)
 
-    ranked = unlabelled(options, files, results)
+    ranked = unlabelled(options, files, {name: ARMS[name] for name in options.arms}, options.seconds, results)
     done("arms")
-    results["without labels"] = {ranked[0]: asked(options, files, ranked[0])}
+    student = None if options.teacher is None else begun(teaching(options, files), options.out / "logs" / "student.log")
+    if options.more:
+        longer = {f"{name}, longer": ARMS[name] for name in ranked[: max(1, options.starts)]}
+        again = unlabelled(options, files, longer, options.more, results)
+        ranked = sorted([*again, *ranked], key=lambda name: -results["arms"][name]["train"])
+        done("longer")
+    results["without labels"] = {ranked[0]: asked(files, options.out / "arms" / ranked[0])}
     pack(options.out / "arms" / ranked[0], options.out / "unlabelled")
     done("without labels")
     if options.starts:
         labelled(options, files, ranked[: options.starts], results)
         done("labels")
+    if student is not None:
+        student.wait()
+        print((options.out / "logs" / "student.log").read_text()[-2000:])
+        results["by a teacher"] = asked(files, options.out / "student")
+        litebert.load(options.out / "student").save(options.out / "student-half", half=True)
+        pack(options.out / "student-half", options.out / "taught")
+        done("by a teacher")
     print(json.dumps(results["seconds"]))
 
 
@@ -99,17 +129,19 @@ def files_of(tasks: Path, out: Path, rows: int | None) -> dict[str, Path]:
     return files
 
 
-def unlabelled(options: argparse.Namespace, files: dict[str, Path], results: dict[str, Any]) -> list[str]:
+def unlabelled(
+    options: argparse.Namespace, files: dict[str, Path], arms: dict[str, str], seconds: float, results: dict[str, Any]
+) -> list[str]:
     """The arms, best first."""
-    script = HERE.parent / "examples" / "builtin" / "sentences.py"
+    script = EXAMPLES / "sentences.py"
     commands = {
         name: [
             sys.executable, str(script), "--model", options.model, "--data", str(options.data), "--half",
             "--sts", str(options.tasks / "glue" / "STS-B"), "--text", str(files["text"]), "--steps", "1000000",
-            "--seconds", str(options.seconds), "--out", str(options.out / "arms" / name), *ARMS[name].split(),
-            *options.flags.split(),
+            "--seconds", str(seconds), "--out", str(options.out / "arms" / name),
+            *f"{flags} {options.flags}".split(),
         ]
-        for name in options.arms
+        for name, flags in arms.items()
     }  # fmt: skip
     at_once(commands, options.out / "logs", options.jobs)
     found = {}
@@ -117,8 +149,8 @@ def unlabelled(options: argparse.Namespace, files: dict[str, Path], results: dic
         file = options.out / "arms" / name / "result.json"
         if file.is_file():
             found[name] = json.loads(file.read_text())["found"]
-        print(f"\n--- {name} {ARMS[name]}\n{(options.out / 'logs' / f'{name}.log').read_text()[-1500:]}", flush=True)
-    results["arms"] = found
+        print(f"\n--- {name} {arms[name]}\n{(options.out / 'logs' / f'{name}.log').read_text()[-1500:]}", flush=True)
+    results["arms"] = results.get("arms", {}) | found
     ranked = sorted(found, key=lambda name: -found[name]["train"])
     print("\n| arm | training pairs | development pairs |\n|---|---|---|")
     for name in ranked:
@@ -126,27 +158,24 @@ def unlabelled(options: argparse.Namespace, files: dict[str, Path], results: dic
     return ranked
 
 
-def asked(options: argparse.Namespace, files: dict[str, Path], arm: str) -> dict[str, float]:
-    import litebert
-
-    model = litebert.load(options.out / "arms" / arm)
-    found = {}
-    for part in ("train", "dev", "test"):
-        found[part] = spearman(model, Similarity.read(files[part]))
-        print(f"without labels, {arm}, as it was saved: Spearman {found[part]:.4f} on {part}", flush=True)
+def asked(files: dict[str, Path], folder: Path) -> dict[str, float]:
+    """As it was saved."""
+    model = litebert.load(folder).to(pick_device("auto"))
+    model.bf16 = has_bfloat16(model.device)
+    found = {part: correlation(model, Similarity.read(files[part])) for part in ("train", "dev", "test")}
+    print(f"{folder.name}: " + ", ".join(f"{part} {value:.4f}" for part, value in found.items()), flush=True)
     return found
 
 
-def spearman(model: Any, pairs: list[SimilarInput]) -> float:
-    from scipy.stats import spearmanr
-
-    from litebert.model.sentences import unit
-    from litebert.train.runtime import has_bfloat16, pick_device
-
-    model.to(pick_device("auto"))
-    model.bf16 = has_bfloat16(model.device)
-    vectors = unit(model.embed([text for pair in pairs for text in pair.texts]))
-    return float(spearmanr((vectors[::2] * vectors[1::2]).sum(1), [pair.label for pair in pairs])[0])
+def teaching(options: argparse.Namespace, files: dict[str, Path]) -> list[str]:
+    """The command that teaches a student the teacher's vectors."""
+    settings = {
+        "recipe": "distill", "teacher": str(options.teacher), "student": options.model, "passes": options.taught_passes,
+        "data": str(files["text"]), "shards": str(options.data), "texts": options.taught_texts, "batch_size": 256,
+        "learning_rate": 2e-4, "epochs": options.taught_epochs, "save_every": "1000000",
+        "out": str(options.out / "student"),
+    }  # fmt: skip
+    return [*MYSELF, json.dumps(settings)]
 
 
 def labelled(options: argparse.Namespace, files: dict[str, Path], starts: list[str], results: dict[str, Any]) -> None:
@@ -177,16 +206,13 @@ def labelled(options: argparse.Namespace, files: dict[str, Path], starts: list[s
     print(f"{best}: test pairs {statistics.mean(tests):.4f} ({', '.join(f'{one:.4f}' for one in tests)})", flush=True)
     kept = max(found, key=lambda name: found[name]["metrics"]["spearman"])
     print(f"kept: {kept}, {found[kept]['test']}")
-    import litebert
-
     litebert.load(runs / kept).save(options.out / "half", half=True)
     pack(options.out / "half", options.out / "labelled-best")
 
 
 def learn_all(runs: dict[str, dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
     """What each of these runs came to; one that failed says why and is left out."""
-    me = [sys.executable, __file__, "--data", "-", "--tasks", "-", "--out", "-", "--one"]
-    at_once({name: [*me, json.dumps(one)] for name, one in runs.items()}, options.out / "logs", options.jobs)
+    at_once({name: [*MYSELF, json.dumps(one)] for name, one in runs.items()}, options.out / "logs", options.jobs)
     files = {name: Path(one["out"]) / "finished.json" for name, one in runs.items()}
     for name, file in files.items():
         if not file.is_file():
@@ -195,23 +221,33 @@ def learn_all(runs: dict[str, dict[str, Any]], options: argparse.Namespace) -> d
 
 
 def learn_one(settings: dict[str, Any]) -> None:
-    from litebert.recipes import finetune
+    paths = {name: Path(settings[name]) for name in ("train", "valid", "test", "data", "out") if name in settings}
+    settings = settings | paths
+    if settings.pop("recipe", "") != "distill":
+        finetune.run(finetune.Config(**settings))
+        return
+    shards, count = Shards(Path(settings.pop("shards"))), settings.pop("texts")
+    further = some_of(Pool.of(shards), shards.tokenizer, count)
+    settings["data"] = settings["out"].with_suffix(".txt")
+    settings["data"].write_text("\n".join([paths["data"].read_text().strip(), *further]) + "\n")
+    distill.run(distill.Config(**settings))
 
-    paths = {name: Path(settings[name]) for name in ("train", "valid", "test", "out") if name in settings}
-    finetune.run(finetune.Config(**settings | paths))
+
+def begun(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    with log.open("wb") as file:
+        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
 
 
 def at_once(commands: dict[str, list[str]], logs: Path, jobs: int) -> None:
     """Run them, so many at a time, each with its own log."""
-    logs.mkdir(parents=True, exist_ok=True)
     waiting, running = list(commands.items()), list[subprocess.Popen[bytes]]()
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     while waiting or running:
         running = [one for one in running if one.poll() is None]
         while waiting and len(running) < jobs:
             name, command = waiting.pop(0)
-            with (logs / f"{name}.log").open("wb") as log:
-                running.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment))
+            running.append(begun(command, logs / f"{name}.log"))
         time.sleep(0.2)
 
 
