@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from argparse import Namespace
+from copy import deepcopy
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -26,7 +27,7 @@ from litebert.cli import main, parse
 from litebert.data.shards import Shards
 from litebert.model.sentences import unit
 from litebert.predict import Model
-from litebert.tasks import Answer
+from litebert.tasks import Answer, Similarity
 from tests.conftest import PROSE, missing
 from tests.interop.test_huggingface import random_model
 
@@ -296,3 +297,58 @@ def test_pairs_are_neighbours_or_share_words_or_are_one_sentence(
     assert ((left[:, 0] < right[:, 1]) & (right[:, 0] < left[:, 1])).mean() > 0.9
     groups = [document[start] for start in pool.pairs(30, 1.0, 0.0, 3, chance)[0][:, 0].tolist()]
     assert sum(len(set(groups[at : at + 3])) == 1 for at in range(0, 30, 3)) > 3
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """The bench of sentence vectors, and what it learns them with."""
+    for folder in (EXAMPLES / "builtin", EXAMPLES.parent / "bench"):
+        monkeypatch.syspath_prepend(str(folder))
+    return import_module("sentence_vectors"), import_module("sentences")
+
+
+def scaled(model: Model, factor: float, folder: Path) -> Path:
+    """The model with other words."""
+    other = deepcopy(model)
+    with torch.no_grad():
+        other.encoder.word_embeddings.weight.mul_(factor)
+    other.save(folder)
+    return folder
+
+
+def test_the_mean_of_models_has_the_mean_of_their_weights(model: Model, tmp_path: Path, scripts: Any) -> None:
+    words = model.encoder.word_embeddings.weight.detach()
+    some = [scaled(model, factor, tmp_path / str(factor)) for factor in (1.0, 2.0, 6.0)]
+    mean = scripts[0].mean_of(some)
+    torch.testing.assert_close(mean.encoder.word_embeddings.weight.detach(), 3 * words)
+    torch.testing.assert_close(mean.encoder.project.weight, model.encoder.project.weight)
+
+
+def test_vectors_are_made_the_way_that_the_pairs_like_best(model: Model, tmp_path: Path, scripts: Any) -> None:
+    sentences, pairs = scripts[1], Similarity.read(sts_of(tmp_path) / "train.tsv")
+    model.after = sentences.plain(model.config.hidden_size)
+    before = sentences.correlation(model, pairs)
+    found = sentences.settled(model, SENTENCES, pairs)
+    # cosines of a sentence with itself are 1 but for rounding, which orders them
+    assert found["1 mapped, own 0.0"] == pytest.approx(before, abs=0.03)
+    assert found["train"] == max(found.values()) > before
+    assert sentences.correlation(model, pairs) == pytest.approx(found["train"], abs=0.03)
+
+
+def test_means_of_arms_stand_among_them_in_order(model: Model, tmp_path: Path, scripts: Any) -> None:
+    bench, sentences = scripts
+    pairs = sts_of(tmp_path)
+    shards_of(model, tmp_path)
+    model.after = sentences.plain(model.config.hidden_size)
+    for name, factor in (("one", 1.0), ("other", 2.0)):
+        scaled(model, factor, tmp_path / "arms" / name)
+    results = {
+        "arms": {"one": {"1 x": 2.0, "train": 2.0, "dev": 0.0}, "other": {"1 x": -2.0, "train": -2.0, "dev": 0.0}}
+    }
+    options = Namespace(out=tmp_path, data=tmp_path / "shards")
+    files = {part: pairs / f"{part}.tsv" for part in ("train", "dev")}
+    assert bench.with_means(options, files, ["one", "other"], results) == ["one", "mean of 2", "other"]
+    mean = litebert.load(tmp_path / "arms" / "mean of 2")
+    assert sentences.correlation(mean, Similarity.read(files["dev"])) == pytest.approx(
+        results["arms"]["mean of 2"]["dev"], abs=0.03
+    )

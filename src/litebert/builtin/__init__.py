@@ -6,6 +6,8 @@ from pathlib import Path
 
 DEFAULT = "litebert-base-en"
 """What commands take where no model is given."""
+SENTENCES = "litebert-sentences-en"
+"""What `litebert embed` and `search` take: vectors of English sentences, without a head for masked tokens."""
 CHINESE = "litebert-small-zh"
 """For texts in simplified characters."""
 

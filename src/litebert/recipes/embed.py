@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from litebert.builtin import DEFAULT
+from litebert.builtin import SENTENCES
 from litebert.errors import ConfigError, DataError
 from litebert.recipes._shared import check_numbers, make_console, set_answering
 
@@ -25,7 +25,7 @@ AT_ONCE = 4096  # texts
 
 @dataclass(frozen=True)
 class Config:
-    model: str = DEFAULT
+    model: str = SENTENCES
     """Model folder, or the name of one that is built in or on the hub."""
     input: str = "-"
     """File of texts; - is standard input."""

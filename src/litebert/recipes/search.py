@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from litebert.builtin import DEFAULT
+from litebert.builtin import SENTENCES
 from litebert.errors import ConfigError, DataError
 from litebert.recipes._shared import check_numbers, make_console, refuse_unwritable, set_answering
 
@@ -44,7 +44,8 @@ class Config:
     top: int = 10
     """Results for each query."""
     model: str | None = None
-    """Model folder or name; by default the one that the index was made with, of a new one the built-in English one."""
+    """Model folder or name; by default the one that the index was made with, of a new one
+    litebert-sentences-en."""
     columns: tuple[str, ...] = ()
     """Where the texts to add stand in a table, if not under the usual name: text=question."""
     size: int | None = None
@@ -107,7 +108,7 @@ def _opened(config: Config, old: Index | None) -> tuple[Index, Model]:
     from litebert.predict.index import Index
     from litebert.train.runtime import pick_device
 
-    name = config.model or (DEFAULT if old is None else old.settings.model)
+    name = config.model or (SENTENCES if old is None else old.settings.model)
     model = load(name).to(pick_device(config.device))
     set_answering(model, config.precision)
     if old is not None:

@@ -2,6 +2,7 @@
 
 Examples:
   litebert serve                                   # the built-in model; the page is at http://127.0.0.1:8000
+  litebert serve litebert-base-en litebert-sentences-en   # the second for vectors of sentences
   litebert serve runs/tickets ner=runs/names       # folders; NAME=FOLDER gives one a name
   LITEBERT_API_KEYS=... litebert serve --host 0.0.0.0 --workers 4 --state-dir /var/lib/litebert
 """
