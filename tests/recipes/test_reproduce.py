@@ -208,15 +208,24 @@ def test_chance_is_a_half_and_what_lies_near_it(tmp_path: Path, row: str, values
     claim = next(claim for claim in CLAIMS if claim.row == row and "chance" in claim.kind)
     figure = str(claim.figure)
     heads = {"next_head": 0.9, "order_head": 0.9}
-    results = fake(tmp_path, "sentence-loss", figure, {row: values, "none": [0.5, 0.502]}, **heads)
+    results = fake(
+        tmp_path, "sentence-loss", figure, {"order": [0.85, 0.852], row: values, "none": [0.5, 0.502]}, **heads
+    )
     assert judge(results, claim, figure).verdict == verdict
+
+
+def test_where_nobody_sees_order_it_says_nothing_that_one_model_does_not(tmp_path: Path) -> None:
+    claim = next(claim for claim in CLAIMS if claim.row == "next")
+    values = {"order": [0.5, 0.502], "next": [0.505, 0.507], "none": [0.5, 0.502]}
+    results = fake(tmp_path, "sentence-loss", "order_probe", values, next_head=0.9)
+    assert judge(results, claim, "order_probe").verdict == "nothing learned"
 
 
 @pytest.mark.parametrize("row", ["next", "order"])
 def test_a_model_that_has_learned_nothing_proves_nothing(tmp_path: Path, row: str) -> None:
     claim = next(claim for claim in CLAIMS if claim.row == row and "chance" in claim.kind)
     figure = str(claim.figure)
-    values = {row: [0.505, 0.507], "none": [0.5, 0.502]}
+    values = {"order": [0.9, 0.902], row: [0.505, 0.507], "none": [0.5, 0.502]}
     results = fake(tmp_path, "sentence-loss", figure, values, next_head=0.51, order_head=0.51)
     assert judge(results, claim, figure).verdict == "nothing learned"
 
@@ -282,6 +291,19 @@ def test_every_task_stands_beside_what_the_same_answer_always_gets(embedding: Pa
     assert line_of(rows, "always the same answer") == ["always the same answer", "38.0"]
     assert line_of(rows, "embedding: shared, E = 64")[1] == "38.1 ± 0.1"  # so it has not learned the task
     assert rows.count("E = 128") == 2  # cells that two tables share stand there once
+
+
+def test_statements_are_counted_once_and_again_by_their_tasks(embedding: Path) -> None:
+    write_pages(embedding, ["embedding"])
+    page = (embedding / "tables.md").read_text()
+    assert "Of 3 statements 0 hold here, 0 do not, 1 are too close to tell, 2 were not run." in page
+    assert "By the mean of the downstream tasks, of 3, 1 hold here, 0 do not, 0 are too close" in page
+
+
+def test_cells_of_before_say_nothing_of_who_always_answers_the_same(tmp_path: Path) -> None:
+    fake(tmp_path, "embedding", "downstream", {"all/64": [0.38], "all/128": [0.42]}, tasks={"sst-2": []})
+    write_pages(tmp_path, ["embedding"])
+    assert line_of((tmp_path / "tables.md").read_text(), "always the same answer")[1] == "–"
 
 
 def test_results_are_there_for_other_programs(embedding: Path) -> None:
@@ -599,5 +621,5 @@ def test_processes_share_the_cells_and_one_writes_the_report(
 def test_a_device_that_cells_share_is_told_of_as_it_is_slower_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
-    places = [_reproduce_run.Process(0, world, torch.device("cuda", 0)).place for world in (2, 6)]
+    places = [_reproduce_run.Process(0, 6, torch.device("cuda", 0), beside).place for beside in (2, 6)]
     assert places == ["a GPU", "a GPU that 3 cells share"]

@@ -157,7 +157,7 @@ class Asked:
             scores.append(float(np.mean([answers[n].label == labels[i] for n, i in enumerate(others)])))
         return float(np.mean(scores))
 
-    def _taught(self, task: TaskFiles, model: Model, out: Path, seed: int) -> tuple[float, float]:
+    def _taught(self, task: TaskFiles, model: Model, out: Path, seed: int) -> tuple[float, float | None]:
         """The score of a fine-tuned model on the test file, and of who always answers the same; the best epoch is
         chosen by a part of the training file."""
         shutil.rmtree(out, ignore_errors=True)  # what was killed begins again
@@ -171,7 +171,7 @@ class Asked:
         shutil.rmtree(out)
         if result is None:
             raise KeyboardInterrupt
-        return result.test[result.metric], result.baseline.get(result.metric, 0.0)
+        return result.test[result.metric], result.baseline.get(result.metric)
 
 
 def labelled(plan: Plan) -> tuple[list[str], list[str]]:

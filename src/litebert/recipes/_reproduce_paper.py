@@ -61,6 +61,8 @@ class Claim:
     """What is compared; None: the hidden tokens and, where there is one, the downstream average."""
     learned: str | None = None
     """Where this is at chance the model has learned nothing, and the claim says nothing either."""
+    witness: str | None = None
+    """A row that must be above chance, or nobody can see what is asked, and that this one is at chance says nothing."""
 
 
 CLAIMS = (
@@ -76,7 +78,7 @@ CLAIMS = (
     Claim("sharing", "The passes of a shared layer turn less at the end than those of separate ones", "none/128",
           others=("all/128",), figure="last_angle"),
     Claim("sentence-loss", "A model trained with NSP is at chance on SOP", "next", "at chance", figure="order_probe",
-          learned="next_head"),
+          learned="next_head", witness="order"),
     Claim("sentence-loss", "A model trained with SOP is good at NSP too", "order", "above chance",
           figure="next_probe", learned="order_head"),
     Claim("sentence-loss", "SOP teaches order: above NSP and none on it", "order", others=("next", "none"),

@@ -177,13 +177,15 @@ class Process:
     rank: int
     world: int
     device: torch.device
+    beside: int = 1
+    """How many there are on this machine."""
 
     @property
     def place(self) -> str:
         """What it computes on, and with how many others: a device that is shared is slower for each."""
         if self.device.type != "cuda":
             return f"CPU, {torch.get_num_threads()} threads"
-        sharing = -(-self.world // torch.cuda.device_count())
+        sharing = -(-self.beside // torch.cuda.device_count())
         name = torch.cuda.get_device_name(self.device)
         return f"{name} that {sharing} cells share" if sharing > 1 else name
 
@@ -205,7 +207,8 @@ def processes(device: torch.device) -> Iterator[Process]:
         torch.cuda.set_device(device)
     torch.distributed.init_process_group("gloo", timeout=PATIENCE)
     try:
-        yield Process(torch.distributed.get_rank(), world, device)
+        beside = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+        yield Process(torch.distributed.get_rank(), world, device, beside)
     finally:
         torch.distributed.destroy_process_group()
 

@@ -102,25 +102,29 @@ def judge(results: Results, claim: Claim, figure: str) -> Judgement:
     rivals = [values[other] for other in claim.others if other in values]
     if claim.learned and claim.row in cells:
         values[claim.learned] = results.values(cells[claim.row], claim.learned)
+    if claim.witness:
+        values[claim.witness] = results.values(cells[claim.witness], figure)
     if claim.row not in values or not all(values.values()) or (claim.others and not rivals):
         return Judgement(claim, figure, "not run", None)
     if claim.kind == "above":
         noise = results.noise(claim.table, figure)
         differences = [noise.difference(values[claim.row], rival) for rival in rivals]
         return Judgement(claim, figure, verdict_of(differences), min(differences))
-    share = _share(results, claim, figure)
+    share = _share(results, claim.table, cells[claim.row], figure)
     verdict = verdict_of([_beyond_chance(share, claim.kind == "above chance")])
-    if claim.learned and verdict_of([_beyond_chance(_share(results, claim, claim.learned), True)]) != "holds":
-        verdict = "nothing learned"
+    needed = [(claim.row, claim.learned)] * bool(claim.learned) + [(claim.witness, figure)] * bool(claim.witness)
+    for row, asked in needed:
+        known = _share(results, claim.table, cells[str(row)], str(asked))
+        if verdict_of([_beyond_chance(known, True)]) != "holds":
+            verdict = "nothing learned"
     return Judgement(claim, figure, verdict, share)
 
 
-def _share(results: Results, claim: Claim, figure: str) -> Mean:
-    """Of right answers of the row that a claim is about, with the error of as many questions."""
-    cell = next(row.cell for row in results.rows(claim.table) if row.name == claim.row)
+def _share(results: Results, table: TableName, cell: Cell, figure: str) -> Mean:
+    """Of right answers, with the error of as many questions."""
     questions = min(run[f"{figure.split('_')[0]}_pairs"] for run in results.runs[cell])
     sampling = float((CHANCE * (1 - CHANCE) / questions) ** 0.5)
-    return results.noise(claim.table, figure).mean(results.values(cell, figure), sampling)
+    return results.noise(table, figure).mean(results.values(cell, figure), sampling)
 
 
 def _beyond_chance(share: Mean, above: bool) -> Mean:

@@ -134,27 +134,28 @@ def table_of(results: Results, table: TableName) -> Block:
 
 def _summary(results: Results, judgements: Sequence[Judgement]) -> list[Block]:
     plan, seeds = results.plan, results.seeds
+    places = plan["steps"] * plan["batch_size"] * plan["length"]
+    read = mean([run["tokens"] for runs in results.runs.values() for run in runs] or [0])
     blocks = [
         Block(
             "text",
             f"{len(results.runs)} models with up to {seeds} seed{'s' * (seeds != 1)} each, hidden size "
-            f"{plan['hidden_size']}, {plan['layers']} layers unless a table says otherwise, trained on "
-            f"{plan['steps'] * plan['batch_size'] * plan['length']:,} tokens each ({plan['steps']:,} steps of "
-            f"{plan['batch_size']} × {plan['length']}) on {', '.join(results.devices) or 'nothing yet'}.",
+            f"{plan['hidden_size']}, {plan['layers']} layers unless a table says otherwise, trained for "
+            f"{plan['steps']:,} steps of {plan['batch_size']} × {plan['length']} ({places / 1e6:,.1f} million places, "
+            f"{read / 1e6:,.1f} million of them tokens) on {', '.join(results.devices) or 'nothing yet'}.",
         )
     ]
     if plan["made_up"]:
         blocks.append(Block("text", DEMONSTRATION))
     if not judgements:
         return blocks
-    names: tuple[Verdict, ...] = ("holds", "does not hold", "too close to tell", "nothing learned", "not run")
-    hold, fail, close, idle, absent = (sum(one.verdict == name for one in judgements) for name in names)
-    counted = (
-        f"Of {len(judgements)} statements, {hold} hold here, {fail} do not, {close} are too close to tell"
-        + (f", {idle} say nothing, as the model has not learned what they are about" if idle else "")
-        + (f", {absent} were not run" if absent else "")
-        + ". A statement holds, or does not, only where the difference is larger than its margin. Shares are in "
-        "percent."
+    first = [one for one in judgements if one.figure != "average"]
+    then = [one for one in judgements if one.figure == "average"]
+    counted = f"Of {len(first)} statements {_counts(first)}" + (
+        f". By the mean of the downstream tasks, of {len(then)}, {_counts(then)}" if then else ""
+    )
+    counted += (
+        ". A statement holds, or does not, only where the difference is larger than its margin. Shares are in percent."
     )
     rows = [
         [one.claim.text, MARKS[one.verdict], measured(one), _figure(one), paper_says(one.claim)] for one in judgements
@@ -164,12 +165,23 @@ def _summary(results: Results, judgements: Sequence[Judgement]) -> list[Block]:
     return [*blocks, heading, Block("text", counted), Block("table", header=header, rows=rows)]
 
 
+def _counts(judgements: Sequence[Judgement]) -> str:
+    """So many hold, so many do not, ..."""
+    words: dict[Verdict, str] = {
+        "holds": "{} hold here", "does not hold": "{} do not", "too close to tell": "{} are too close to tell",
+        "nothing learned": "{} say nothing, as no model has learned what they are about", "not run": "{} were not run",
+    }  # fmt: skip
+    found = {name: sum(one.verdict == name for one in judgements) for name in words}
+    always = ("holds", "does not hold", "too close to tell")
+    return ", ".join(words[name].format(count) for name, count in found.items() if count or name in always)
+
+
 def _findings(results: Results, table: TableName, judgements: Sequence[Judgement]) -> list[Block]:
     """What was found, in words."""
     starts = {
         "holds": "Found here too", "does not hold": "Not so here, but the other way round",
         "too close to tell": "Too close to tell",
-        "nothing learned": "The model has not learned what this is about, so it says nothing",
+        "nothing learned": "No model has learned what this is about, so it says nothing",
     }  # fmt: skip
     blocks = []
     for verdict, start in starts.items():
@@ -202,8 +214,9 @@ def _task_by_task(results: Results, tables: Sequence[TableName]) -> list[Block]:
     tasks = list(results.plan["tasks"])
     if not tasks or not results.has_downstream:
         return []
-    idle = next(run["without_reading"] for runs in results.runs.values() for run in runs if run["downstream"])
-    rows, seen = [["always the same answer", *(f"{100 * idle[task]:.1f}" for task in tasks)]], set[Cell]()
+    told = [run.get("without_reading", {}) for runs in results.runs.values() for run in runs]
+    idle = [[one[task] for one in told if one.get(task) is not None][:1] for task in tasks]
+    rows, seen = [["always the same answer", *map(spread, idle)]], set[Cell]()
     for table in tables:
         for row in results.rows(table):
             taught = [run["downstream"] for run in results.runs.get(row.cell, []) if run["downstream"]]
