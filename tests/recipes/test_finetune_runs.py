@@ -39,7 +39,6 @@ from tests.recipes.finetuning import (
     small_start,
     taught_once,
     weights,
-    write_pairs,
 )
 
 
@@ -68,19 +67,6 @@ def test_texts_that_are_compared_meet_whatever_their_length_and_others_those_of_
     assert sorted(length for batch in batches for length in batch) == list(range(1, 257))
     widths = [max(batch) - min(batch) for batch in batches]
     assert min(widths) > 50 if mixed else max(widths) == 7
-
-
-def test_similarity_learns_at_a_third_of_the_usual_rate_unless_another_is_given(
-    start: Path, examples: Path, tmp_path: Path
-) -> None:
-    pairs, usual = write_pairs(tmp_path / "pairs", 0), 1e-4 * 768 / 32
-    for name, train, flags, rate in (
-        ("other", examples, (), usual),
-        ("third", pairs, ("--task", "similarity"), usual / 3),
-        ("given", pairs, ("--task", "similarity", "--learning-rate", 1e-5), 1e-5),
-    ):
-        assert litebert(*command(start, train, tmp_path / name, "--epochs", 1, *flags)) == 0
-        assert finished(tmp_path / name)["rate"] == pytest.approx(rate)
 
 
 # --- when to stop -----------------------------------------------------------------------------------------------------

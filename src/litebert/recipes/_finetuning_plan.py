@@ -95,8 +95,7 @@ class Plan:
         self.epochs = config.epochs or min(20, max(self.task.least_epochs, -(-50_000 // examples)))
         self.epoch_steps = steps_per_epoch(examples, config.batch_size)
         self.steps = self.epochs * self.epoch_steps
-        usual = usual_rate(self.start_from, self.task.rate_share)
-        self.rate = usual if config.learning_rate is None else config.learning_rate
+        self.rate = usual_rate(self.start_from) if config.learning_rate is None else config.learning_rate
         warmup_linear(self.rate, self.steps)  # refuses what is no rate, before anything is written
         self.saving = SaveEvery.parse(config.save_every, self.epoch_steps)
         self.metric = config.metric or self.task.metric_for(self.held_out)
@@ -268,8 +267,8 @@ def precision_of(config: Config) -> str:
     return usual if config.precision == "auto" else config.precision
 
 
-def usual_rate(model: Model, share: float = 1.0) -> float:
-    return share * USUAL_RATE * 768 / model.config.hidden_size
+def usual_rate(model: Model) -> float:
+    return USUAL_RATE * 768 / model.config.hidden_size
 
 
 def split(records: Sequence[Any], task: TrainableTask[Any, Any], seed: int, path: Path) -> tuple[list[Any], list[Any]]:

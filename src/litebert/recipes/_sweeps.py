@@ -56,7 +56,7 @@ def search(config: Config, console: Console) -> Result | None:
     from litebert.predict import load
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    usual = config.learning_rate or usual_rate(load(config.model), TASKS[config.task].rate_share)
+    usual = config.learning_rate or usual_rate(load(config.model))
     _refuse_former(config, "trial-*")
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=config.seed))
     runs: list[tuple[Config, Result]] = []

@@ -70,8 +70,7 @@ class Run:
     """Tokens that the model reads at once; longer texts are read in windows. By default what the model was trained on,
     or less if no text needs it."""
     learning_rate: float | None = None
-    """The highest rate; by default 1e-4 for a hidden size of 768, more for smaller models in proportion, and a third of
-    it for similarity."""
+    """The highest rate; by default 1e-4 for a hidden size of 768, more for smaller models in proportion."""
     metric: str | None = None
     """The score that chooses the best epoch, seed and trial; by default the task's first, such as accuracy or f1."""
     weight_decay: float = 0.01

@@ -54,8 +54,6 @@ class Task(ABC, Generic[Input, Output]):
     """Where its head stands in `Albert.heads`."""
     head_rate: ClassVar[float] = 1.0
     """How many times as fast as the encoder its head learns."""
-    rate_share: ClassVar[float] = 1.0
-    """How much of the usual learning rate it takes, where nobody says."""
     own_depths: ClassVar[bool] = False
     """Does its head read the encoder after numbers of passes that it has learned with, and no others?"""
 

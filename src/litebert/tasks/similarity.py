@@ -61,7 +61,6 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
     head_name = SentenceHead.name
     metric = "spearman"
     compares = True
-    rate_share = 1 / 3  # at the whole, a short run of CoSENT lost what small-zh's vectors could tell
 
     def __init__(
         self,
