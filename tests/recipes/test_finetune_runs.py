@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,18 +19,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from litebert.data.batches import Example
 from litebert.data.squad import AnswerInput
 from litebert.files import read_json
 from litebert.recipes._finetuning import Attempt, Piece
-from litebert.recipes._finetuning_plan import Plan, split
+from litebert.recipes._finetuning_plan import Lesson, Plan, split
 from litebert.recipes._sweeps import _spread_table
-from litebert.tasks import Answer, Classify
+from litebert.tasks import Answer, Classify, Similarity, TrainableTask
 from litebert.tasks.text import TextInput
 from litebert.tokenizer import Tokenizer
 from litebert.train.loop import Step
 from tests.conftest import peer
 from tests.recipes.conftest import litebert, make_examples, once, write_csv
-from tests.recipes.finetuning import command, finished, logged, small_examples, small_start, taught_once, weights
+from tests.recipes.finetuning import (
+    command,
+    finished,
+    logged,
+    small_examples,
+    small_start,
+    taught_once,
+    weights,
+)
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +50,23 @@ def start(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.fixture(scope="session")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_examples(tmp_path_factory)
+
+
+# --- what stands together ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task", "mixed"), [(Similarity(), True), (Classify(["a", "b"]), False)], ids=["compared", "alone"]
+)
+def test_texts_that_are_compared_meet_whatever_their_length_and_others_those_of_theirs(
+    task: TrainableTask[Any, Any], mixed: bool
+) -> None:
+    texts: list[Any] = [SimpleNamespace(ids=[5] * length) for length in range(1, 257)]
+    lesson = Lesson(task, [], [Example([text]) for text in texts], seed=0)
+    batches = [[example.length for example in lesson.batch(step, 8)] for step in range(32)]
+    assert sorted(length for batch in batches for length in batch) == list(range(1, 257))
+    widths = [max(batch) - min(batch) for batch in batches]
+    assert min(widths) > 50 if mixed else max(widths) == 7
 
 
 # --- when to stop -----------------------------------------------------------------------------------------------------
