@@ -191,6 +191,7 @@ def labelled(
         "save_every": "9999999",
     }
     first = base | {"train": str(files["nli"]), "epochs": 2, "batch_size": 128, "last_passes": 1}
+    first["learning_rate"] = 1e-4
     nli = {
         f"{name}, NLI": first | {"model": str(options.out / "arms" / name), "out": str(runs / f"{name}, NLI")}
         for name in starts
