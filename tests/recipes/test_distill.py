@@ -73,7 +73,7 @@ def test_a_pre_trained_teacher_is_learned_from_plain_text(
     "flags",
     [
         ("--passes", 2), ("--epochs", 1), ("--batch-size", 7), ("--learning-rate", 1e-3), ("--seed", 1),
-        ("--precision", UNUSUAL), ("--student", "pretrained"), ("--elastic", "--passes", 2),
+        ("--precision", UNUSUAL), ("--student", "pretrained"), ("--elastic", "--passes", 2), ("--valid", "data"),
     ],
     ids=lambda flags: " ".join(map(str, flags)),
 )  # fmt: skip
@@ -82,6 +82,8 @@ def test_every_setting_changes_what_is_learned(
 ) -> None:
     if flags[0] == "--student":
         flags = ("--student", flow.pretrained)
+    if flags[0] == "--valid":
+        flags = ("--valid", data)
     given = ("--teacher", flow.classifier, "--data", data, "--out", tmp_path / "out", *QUICK)
     assert litebert("distill", *given, *flags) == 0
     assert weights(tmp_path / "out") != weights(distilled)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -161,7 +161,13 @@ class Model:
         def examples_of(some: Sequence[str]) -> list[Example]:
             return [Example([one]) for one in self.tokenizer.encode(some, max_length=self.max_length)]
 
-        return np.concatenate([self.embed_examples(some, batch_size) for some in _ahead(examples_of, texts)])
+        texts = list(texts)
+        vectors, done = np.empty((len(texts), self.dimensions), dtype=np.float32), 0
+        with closing(_ahead(examples_of, texts)) as parts:
+            for some in parts:
+                vectors[done : done + len(some)] = self.embed_examples(some, batch_size)
+                done += len(some)
+        return vectors
 
     def embed_examples(self, examples: Sequence[Example], batch_size: int | None = None) -> np.ndarray:
         """`embed` for texts as the model reads them, one sequence each."""
@@ -261,11 +267,12 @@ class Model:
         def read(some: Sequence[Any]) -> tuple[Sequence[Any], list[Example]]:
             return some, task.features(some, self.tokenizer, self.max_length) if some else []
 
-        return [
-            task.answer(*three)
-            for some, examples in _ahead(read, records)
-            for three in zip(some, examples, self.score_examples(task, examples, batch_size), strict=True)
-        ]
+        with closing(_ahead(read, records)) as parts:
+            return [
+                task.answer(*three)
+                for some, examples in parts
+                for three in zip(some, examples, self.score_examples(task, examples, batch_size), strict=True)
+            ]
 
     def batch_scores(self, task: Task[Any, Any], batch: Batch) -> Scores:
         if self.exits is None:
@@ -357,8 +364,9 @@ def _one_behind(items: Iterator[T]) -> Iterator[T]:
         yield before
 
 
-def _ahead(make: Callable[[Sequence[S]], T], items: Sequence[S]) -> Iterator[T]:
-    """What is made of every part of the items, the next one by another thread while one is used."""
+def _ahead(make: Callable[[Sequence[S]], T], items: Sequence[S]) -> Generator[T, None, None]:
+    """What is made of every part of the items, the next one by another thread while one is used. Close it, and the
+    thread is gone."""
     if len(items) <= TOKENISED:
         yield make(items)
         return
