@@ -24,6 +24,7 @@ from safetensors import safe_open
 import litebert
 from litebert.cli import main, parse
 from litebert.data.shards import Shards
+from litebert.model.sentences import unit
 from litebert.predict import Model
 from litebert.tasks import Answer
 from tests.conftest import PROSE, missing
@@ -117,16 +118,21 @@ def test_a_folder_without_texts_is_refused(tmp_path: Path) -> None:
     assert "unpack it" in run("builtin/evaluation_texts.py", tmp_path, "--out", tmp_path / "out.txt").stderr
 
 
-def test_a_model_learns_which_sentences_belong_together(model: Model, tmp_path: Path) -> None:
-    shards_of(model, tmp_path)
+def sts_of(folder: Path) -> Path:
+    """Pairs of the same sentence, and of two."""
     texts = [sentence for document in DOCUMENTS for sentence in document]
-    (tmp_path / "sts").mkdir()
     rows = ["index\tsentence1\tsentence2\tscore"]
     rows += [f"{n}\t{texts[n % 20]}\t{texts[n % 20 if n % 2 else -1]}\t{5 * (n % 2)}" for n in range(200)]
+    (folder / "sts").mkdir()
     for name in ("train.tsv", "dev.tsv"):
-        (tmp_path / "sts" / name).write_text("\n".join(rows))
+        (folder / "sts" / name).write_text("\n".join(rows))
+    return folder / "sts"
+
+
+def test_a_model_learns_which_sentences_belong_together(model: Model, tmp_path: Path) -> None:
+    shards_of(model, tmp_path)
     model.save(tmp_path / "model")
-    arguments = ["--data", tmp_path / "shards", "--sts", tmp_path / "sts", "--pairs", 64, "--sizes", 8]
+    arguments = ["--data", tmp_path / "shards", "--sts", sts_of(tmp_path), "--pairs", 64, "--sizes", 8]
     arguments += ["--steps", 6, "--batch-size", 8, "--half"]
     done = run("builtin/embeddings.py", "--model", tmp_path / "model", "--out", tmp_path / "out", *arguments)
     assert done.returncode == 0, done.stderr
@@ -242,3 +248,51 @@ def shards_of(model: Model, tmp_path: Path) -> Shards:
 
 def as_read(model: Model, text: str) -> str:
     return model.tokenizer.decode(model.tokenizer.encode([text])[0].ids)
+
+
+def test_all_weights_learn_which_sentences_follow_each_other(model: Model, tmp_path: Path) -> None:
+    shards_of(model, tmp_path)
+    model.save(tmp_path / "model")
+    (tmp_path / "text.txt").write_text("\n".join(SENTENCES))
+    arguments = ["--data", tmp_path / "shards", "--sts", sts_of(tmp_path), "--text", tmp_path / "text.txt"]
+    arguments += ["--steps", 100, "--batch-size", 16, "--passes", 1, "--looks", 2, "--learning-rate", 0.01, "--half"]
+    arguments += ["--near", 0.9, "--hide", 0.1, "--text-share", 0.1]
+    done = run("builtin/sentences.py", "--model", tmp_path / "model", "--out", tmp_path / "out", *arguments)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "out" / "result.json").read_text())["found"]
+    assert list(found)[:3] == ["before", "step 50", "step 100"]
+    assert found["train"] == max(found[name] for name in ("as it is", "whitened, 0.25", "whitened, 0.5"))
+    taught = litebert.load(tmp_path / "out")
+    assert (taught.config.num_hidden_layers, model.config.num_hidden_layers) == (1, 3)
+    assert not np.allclose(
+        taught.encoder.word_embeddings.weight.detach(), model.encoder.word_embeddings.weight.detach()
+    )
+    known = [pair for document in DOCUMENTS for pair in pairwise(document)]
+
+    def nearer(one: Model) -> float:
+        """Neighbours than any two."""
+        first, second = (unit(one.embed([pair[side] for pair in known])) for side in (0, 1))
+        alike = first @ second.T
+        return float(alike.diagonal().mean() - alike.mean())
+
+    assert nearer(taught) > 2 * nearer(model)
+
+
+def test_pairs_are_neighbours_or_share_words_or_are_one_sentence(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES / "builtin"))
+    sentences = import_module("sentences")
+    pool = sentences.Pool.of(shards_of(model, tmp_path))
+    starts, chance = pool.starts.tolist(), np.random.default_rng(0)
+    document = dict(zip(starts, pool.document.tolist(), strict=False))
+    left, right = pool.pairs(50, 1.0, 0.0, 1, chance)
+    assert (left[:, 1] == right[:, 0]).all()
+    assert all(document[a] == document[b] for a, b in zip(left[:, 0].tolist(), right[:, 0].tolist(), strict=True))
+    left, right = pool.pairs(50, 0.0, 0.0, 1, chance)
+    assert (left == right).all()
+    assert len({start for start, _ in left.tolist()}) > 5
+    left, right = pool.pairs(50, 0.0, 1.0, 1, chance)
+    assert ((left[:, 0] < right[:, 1]) & (right[:, 0] < left[:, 1])).mean() > 0.9
+    groups = [document[start] for start in pool.pairs(30, 1.0, 0.0, 3, chance)[0][:, 0].tolist()]
+    assert sum(len(set(groups[at : at + 3])) == 1 for at in range(0, 30, 3)) > 3

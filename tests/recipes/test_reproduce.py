@@ -492,7 +492,9 @@ def test_an_estimate_trains_no_cell(
 def test_deeper_cells_are_estimated_to_cost_more(flow: Flow, shards: Path, tmp_path: Path) -> None:
     config = reproduce.Config(out=tmp_path, data=shards, few_shot=flow.examples, shots=2, device="cpu", budget="1M")
     plan = _reproduce_plan.plan_of(config, "cpu")
-    workshop = _reproduce_run.Workshop(plan, tmp_path, torch.device("cpu"), reproduce.make_console())
+    workshop = _reproduce_run.Workshop(
+        plan, tmp_path, _reproduce_run.Process(0, 1, torch.device("cpu")), reproduce.make_console()
+    )
     cost = _reproduce_run.Cost("", 1e9, 0.0)
     usual, deep, wide = (
         workshop.seconds(Cell.of(plan.common, **change), cost) for change in ({}, {"layers": 24}, {"hidden_size": 1536})
@@ -583,3 +585,10 @@ def test_processes_share_the_cells_and_one_writes_the_report(
     assert untimed(found) == {name: run for name, run in untimed(results_of(whole)).items() if name in found}
     assert len(found) == 3
     assert answer.stderr.count("look at") == 1
+
+
+def test_a_device_that_cells_share_is_told_of_as_it_is_slower_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    places = [_reproduce_run.Process(0, world, torch.device("cuda", 0)).place for world in (2, 6)]
+    assert places == ["a GPU", "a GPU that 3 cells share"]

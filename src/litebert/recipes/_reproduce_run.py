@@ -71,10 +71,11 @@ class Cost:
 class Workshop:
     """Runs cells, all on the same device."""
 
-    def __init__(self, plan: Plan, out: Path, device: torch.device, console: Console) -> None:
-        self.plan, self.out, self.device, self.console = plan, out, device, console
+    def __init__(self, plan: Plan, out: Path, process: Process, console: Console) -> None:
+        self.plan, self.out, self.device, self.console = plan, out, process.device, console
+        self.place = process.place
         self.quiet = Console(stderr=True, quiet=not console.is_terminal)
-        self.asked = Asked(plan, device, self.quiet)
+        self.asked = Asked(plan, self.device, self.quiet)
 
     def __call__(self, job: Job) -> bool:
         """Run a cell, or what is left of it; False when a stop was asked for. What a cell cannot do is written down."""
@@ -104,7 +105,7 @@ class Workshop:
             peak = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
             write_json(folder / "training.json", {"memory_bytes": peak})
         found = self.asked(load(model_folder), settings.sentences, folder / "tasks", job.seed)
-        about = {"cell": dict(job.cell.changes), "seed": job.seed, "device": device_name(self.device)}
+        about = {"cell": dict(job.cell.changes), "seed": job.seed, "device": self.place}
         trained = read_json(folder / "training.json") | speed_of(model_folder)
         write_json(folder / "result.json", about | trained | found)
         job.clear(self.out)
@@ -112,7 +113,7 @@ class Workshop:
 
     def rehearse(self) -> Cost:
         """A few steps of the common model and everything that is asked of it, which also finds mistakes early."""
-        path, name = self.out / "estimate.json", device_name(self.device)
+        path, name = self.out / "estimate.json", self.place
         if path.is_file() and read_json(path)["device"] == name:
             return Cost(**read_json(path))
         folder, began = self.out / "rehearsal", time.perf_counter()
@@ -177,6 +178,15 @@ class Process:
     world: int
     device: torch.device
 
+    @property
+    def place(self) -> str:
+        """What it computes on, and with how many others: a device that is shared is slower for each."""
+        if self.device.type != "cuda":
+            return f"CPU, {torch.get_num_threads()} threads"
+        sharing = -(-self.world // torch.cuda.device_count())
+        name = torch.cuda.get_device_name(self.device)
+        return f"{name} that {sharing} cells share" if sharing > 1 else name
+
     def wait(self) -> None:
         """Until all are here."""
         if self.world > 1:
@@ -200,10 +210,6 @@ def processes(device: torch.device) -> Iterator[Process]:
         torch.distributed.destroy_process_group()
 
 
-def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-
-
 def work(config: Config, console: Console, process: Process) -> bool:
     """Run the cells that are missing, this process its part of them; False when a stop was asked for."""
     if process.rank:
@@ -212,7 +218,7 @@ def work(config: Config, console: Console, process: Process) -> bool:
     if not process.rank:
         keep_plan(plan, config.out)
         write_run(config.out, "reproduce", config)
-    workshop = Workshop(plan, config.out, process.device, console)
+    workshop = Workshop(plan, config.out, process, console)
     jobs = jobs_of(config.tables, config.seeds, plan.common)
     left = [job for job in jobs if not job.is_done(config.out)]
     for job in set(jobs) - set(left) if not process.rank else ():
