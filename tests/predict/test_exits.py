@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from litebert.data.batches import Batch
 from litebert.errors import CheckpointError, ConfigError
 from litebert.files import read_json, write_json
 from litebert.model import Albert, AlbertConfig
-from litebert.model.heads import early_name
 from litebert.model.int8 import has_int8, use_int8
 from litebert.predict import Model
 from litebert.predict.exits import Exits, early_scores, exits_for, measured_exits, quarters
@@ -70,56 +68,6 @@ def test_eight_bits_stop_early_too() -> None:
         found, passes = early_scores(model.albert, task, batch, Exits([2, 4], 1.1))
     assert passes.tolist() == [4] * 5
     assert (found["scores"] - truth).norm() < 0.1 * truth.norm()
-
-
-def with_own_heads(model: Model) -> Model:
-    """A copy that has another head after one pass and after two."""
-    task: Any = model.task
-    torch.manual_seed(1)
-    own = {early_name(task.head_name, depth): task.head(model.config) for depth in (1, 2)}
-    albert = model.albert.with_heads({**model.albert.heads, **own}).eval()
-    return Model(albert, model.tokenizer, task, model.max_length)
-
-
-@pytest.mark.parametrize("early", [True, False])
-def test_a_depth_with_a_head_of_its_own_is_read_by_that(early: bool) -> None:
-    model = taught()
-    own, task = with_own_heads(model), Classify(["a", "b", "c"])
-    batch = batch_of(model, TEXTS)
-
-    def after(one: Model, depth: int) -> torch.Tensor:
-        if early:
-            return early_scores(one.albert, task, batch, Exits([depth, 4], 0.0))[0]["scores"]
-        one.passes = depth
-        return task.scores(one.albert, batch)["scores"]
-
-    with torch.inference_mode():
-        for depth in (1, 2, 3, 4):
-            model.passes = depth
-            hidden = model.encoder(batch.input_ids, batch.attention_mask)
-            wanted = own.albert.heads[early_name("classify", depth) if depth < 3 else "classify"]
-            torch.testing.assert_close(
-                after(own, depth), wanted(model.encoder.pool(hidden[:, 0])), atol=1e-5, rtol=1e-5
-            )
-            assert torch.allclose(after(own, depth), after(model, depth), atol=1e-4) == (depth > 2)
-
-
-def test_heads_of_depths_are_saved_where_transformers_looks_past_them(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    own = with_own_heads(taught())
-    own.save(tmp_path)
-    again = litebert.load(tmp_path, engine="torch")
-    with torch.inference_mode():
-        for again.passes, own.passes in ((1, 1), (2, 2), (4, 4)):
-            assert again.predict(TEXTS) == own.predict(TEXTS)
-        batch = batch_of(own, TEXTS)
-        theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path)
-        logits = theirs(batch.input_ids, batch.attention_mask).logits
-        torch.testing.assert_close(logits, Classify(["a", "b", "c"]).scores(own.albert, batch)["scores"])
-    own.int8 = {}
-    own.save(tmp_path / "int8")
-    small = litebert.load(tmp_path / "int8", engine="torch")
-    assert set(small.albert.heads) == {"classify", "classify_after_1", "classify_after_2"}
 
 
 def test_what_thresholds_come_to_is_counted() -> None:

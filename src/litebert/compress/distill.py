@@ -20,7 +20,6 @@ from litebert.compress.teachers import Foreign
 from litebert.data.batches import Batch, Example
 from litebert.errors import ConfigError
 from litebert.model import Albert, AlbertConfig
-from litebert.model.heads import early_name
 from litebert.model.sentences import SentenceMap, weighted_mean
 from litebert.predict import Adapted, Model
 from litebert.tasks import Mask, Task, TrainableTask
@@ -39,12 +38,12 @@ HIDDEN = 0.15
 """Of the words, for a student that learns to guess them."""
 
 
-def student_of(teacher: Model, start: Model, passes: int, early: Sequence[int] = ()) -> Model:
+def student_of(teacher: Model, start: Model, passes: int) -> Model:
     """The model that is to learn, as it begins: `start` with so many passes, and a head for the teacher's task.
 
     A layer that all passes share needs no other weights to run fewer times. The head begins as the teacher's, as far as
     it fits. Another model that learns from a pre-trained one keeps none but that for hidden words, if the teacher has
-    it: it will have other states. `early` are numbers of passes after which a task about texts gets a head of its own.
+    it: it will have other states.
     """
     if isinstance(teacher, Adapted) or isinstance(start, Adapted):
         raise ConfigError("an adapted model keeps its examples and learns no further; fine-tune one, and distill that")
@@ -66,10 +65,7 @@ def student_of(teacher: Model, start: Model, passes: int, early: Sequence[int] =
     shape = replace(shape, num_hidden_layers=passes)
     if start is not teacher and not isinstance(task, TrainableTask):
         task = Mask() if Mask.head_name in teacher.albert.heads and not by_text(teacher, start) else None
-    heads = {} if task is None else _heads(teacher, start, task, shape)
-    if isinstance(task, TextTask):
-        heads |= {early_name(task.head_name, count): copy.deepcopy(heads[task.head_name]) for count in early}
-    albert = Albert(shape, heads)
+    albert = Albert(shape, {} if task is None else _heads(teacher, start, task, shape))
     albert.encoder.load_state_dict(start.encoder.state_dict())
     length = min(teacher.max_length, shape.max_position_embeddings)
     after = None if by_text(teacher, start) or shape.hidden_size != teacher.config.hidden_size else teacher.after

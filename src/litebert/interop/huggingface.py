@@ -22,7 +22,6 @@ from litebert.files import HASHES, read_json, replacing, sha256_of, write_json
 from litebert.interop.sentence_transformers import read_map, write_modules
 from litebert.interop.weights import in_eight_bits
 from litebert.model import Albert, AlbertConfig, Encoder, pretraining_heads
-from litebert.model.heads import EARLY, early_name
 from litebert.model.int8 import Ranges, places_of
 from litebert.model.sentences import SentenceHead, SentenceMap
 from litebert.tasks import TASKS, Task
@@ -64,8 +63,6 @@ _HEADS = {
 """Parts of our heads that transformers knows, and what it calls them."""
 _OWN_HEAD = "litebert_heads"
 """The rest of them stand under this name, and the folder is one that transformers refuses."""
-_EARLY_HEADS = "litebert_early_heads"
-"""Those that read after fewer passes: transformers runs all of them, and needs none of these."""
 _TIED = {
     "predictions.decoder.weight": "encoder.word_embeddings.weight",
     "predictions.decoder.bias": "heads.mlm.bias",
@@ -272,9 +269,9 @@ def name_map(model: Albert) -> Iterator[tuple[str, str, int | None]]:
             continue  # it is written as sentence-transformers' modules
         for name in module.state_dict():
             own, _, rest = name.partition(".")
-            known, (_, early, passes) = _HEADS.get(head, {}).get(own), head.partition(EARLY)
+            known = _HEADS.get(head, {}).get(own)
             theirs = f"{_OWN_HEAD}.{head}.{name}" if known is None else f"{known}.{rest}".rstrip(".")
-            yield f"heads.{head}.{name}", f"{_EARLY_HEADS}.{passes}.{name}" if early else theirs, None
+            yield f"heads.{head}.{name}", theirs, None
 
 
 def _assemble(model: Albert, tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
@@ -359,10 +356,8 @@ def _heads_for(
     if task is not None and task.head_name == SentenceHead.name:
         return task, {}
     if task is not None:
-        depths = {name.split(".")[1] for name in tensors if name.startswith(f"{_EARLY_HEADS}.")}
-        early = [early_name(task.head_name, one) for one in sorted(int(one) for one in depths if one.isdecimal())]
         with torch.device("meta"):
-            return task, {name: task.head(config) for name in (task.head_name, *early)}
+            return task, {task.head_name: task.head(config)}
     with torch.device("meta"):
         heads = pretraining_heads(config)
     heads = {

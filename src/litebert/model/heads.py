@@ -59,7 +59,6 @@ class PooledHead(nn.Module):
         return exact(self.linear, self.dropout(pooled))
 
 
-EARLY = "_after_"
 HeadKind = Literal["linear", "mlp", "cnn", "lstm"]
 """What stands between the encoder and the scores of a task: nothing, one layer more, a window of three tokens, or
 both directions of the text."""
@@ -148,22 +147,12 @@ class Albert(nn.Module):
         self.encoder = Encoder(config)
         self.heads = nn.ModuleDict(dict(heads or {}))
 
-    def head_after(self, name: str, passes: int | None) -> nn.Module:
-        """The head of this name: that for so many passes where there is one of their own, else the one for all."""
-        own = early_name(name, passes)
-        return self.heads[own if own in self.heads else name]
-
     def with_heads(self, heads: Mapping[str, nn.Module]) -> Albert:
         """The same encoder under other heads; this one stays as it is."""
         other = copy.copy(self)
         other.__dict__["_modules"] = dict(self._modules)  # a copy of a module shares this with it
         other.heads = nn.ModuleDict(dict(heads))
         return other
-
-
-def early_name(name: str, passes: int | None) -> str:
-    """Under which a head that reads after so many passes stands beside the one that reads after all of them."""
-    return f"{name}{EARLY}{passes}"
 
 
 def pretraining_heads(config: AlbertConfig) -> dict[str, nn.Module]:

@@ -84,13 +84,13 @@ def measured_exits(scores: np.ndarray, depths: Sequence[int]) -> list[Exit]:
 
 def early_scores(albert: Albert, task: Task[Any, Any], batch: Batch, exits: Exits) -> tuple[Scores, Tensor]:
     """What the head says of each sequence where it stopped, and after how many passes, (S,)."""
-    encoder, real = albert.encoder, batch.real
+    encoder, head, real = albert.encoder, albert.heads[task.head_name], batch.real
     lengths = real.sum(1)
     passes = torch.zeros_like(lengths)
     scores: list[Tensor] = []
 
     def stops(first: Tensor, left: Tensor, depth: int) -> Tensor:
-        said = albert.head_after(task.head_name, depth)(encoder.pool(first)).float()  # (S, C)
+        said = head(encoder.pool(first)).float()  # (S, C)
         if not scores:
             scores.append(torch.empty_like(said))
         scores[0][left], passes[left] = said, depth  # of those that go on, until the next look

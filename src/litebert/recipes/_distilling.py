@@ -128,10 +128,6 @@ def teacher_of(config: Config) -> Model:
 def first_student(config: Config, teacher: Model) -> Model:
     """The student before its first step."""
     layers = teacher.config.num_hidden_layers
-
-    def early(passes: int) -> list[int]:
-        return quarters(passes)[:-1] if config.elastic and config.own_heads else []
-
     if config.from_bert is not None:
         size = (
             min(EMBEDDING_SIZE, teacher.config.hidden_size) if config.embedding_size is None else config.embedding_size
@@ -144,11 +140,10 @@ def first_student(config: Config, teacher: Model) -> Model:
         groups = by_length([one.length for one in windows], config.batch_size)
         batches = [collate([windows[i] for i in group], teacher.tokenizer.pad_id) for group in groups]
         passes = layers if config.passes is None else config.passes
-        return student_of(teacher, albert_of(teacher, batches, size, passes), passes, early(passes))
+        return student_of(teacher, albert_of(teacher, batches, size, passes), passes)
     if config.student is not None:
         start = load_to_teach(config.student)
-        passes = config.passes or start.config.num_hidden_layers
-        return student_of(teacher, start, passes, early(passes))
+        return student_of(teacher, start, config.passes or start.config.num_hidden_layers)
     if isinstance(teacher, Foreign) or (teacher.config.sharing != "all" and not config.elastic):
         raise ConfigError(
             f"{config.teacher}: its passes share no layer, so it cannot run fewer of them; give a --student, or if it "
@@ -157,7 +152,7 @@ def first_student(config: Config, teacher: Model) -> Model:
     passes = config.passes or (layers if config.elastic else max(1, layers // 2))
     if not config.elastic and passes >= teacher.passes:
         raise ConfigError(f"passes={passes} must be fewer than the teacher's {teacher.passes}, or use --elastic")
-    return student_of(teacher, teacher, passes, early(passes))
+    return student_of(teacher, teacher, passes)
 
 
 class Run:

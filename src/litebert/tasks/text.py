@@ -122,7 +122,7 @@ class TextTask(TrainableTask[TextInput, Output]):
         return examples
 
     def scores(self, model: Albert, batch: Batch) -> Scores:
-        head = model.head_after(self.head_name, model.encoder.depth)
+        head = model.heads[self.head_name]
         if self.head_kind in ("linear", "mlp"):
             return {"scores": head(pooled_of(model.encoder, batch))}  # (S, C)
         return {"scores": head(hidden_of(model.encoder, batch), batch.real)}
