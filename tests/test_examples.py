@@ -261,7 +261,7 @@ def test_all_weights_learn_which_sentences_follow_each_other(model: Model, tmp_p
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "out" / "result.json").read_text())["found"]
     assert list(found)[:3] == ["before", "step 50", "step 100"]
-    assert found["train"] == max(found[name] for name in ("as it is", "whitened, 0.25", "whitened, 0.5"))
+    assert found["train"] == max(value for name, value in found.items() if name.startswith("1 "))
     taught = litebert.load(tmp_path / "out")
     assert (taught.config.num_hidden_layers, model.config.num_hidden_layers) == (1, 3)
     assert not np.allclose(

@@ -139,7 +139,7 @@ def write_cell(out: Path, cell: Cell, seed: int, **figures: Any) -> None:
         "tokens_per_second": 850_000.0, "seconds": 30.0, "tokens": 1e6, "steps": 100, "mlm": 0.4, "mlm_token": 0.5,
         "order_probe": 0.5, "next_probe": 0.5, "order_head": None, "next_head": None, "order_pairs": 2000,
         "next_pairs": 2000, "last_angle": 5.0, "distances": [3.0, 1.0], "angles": [9.0, 5.0], "few_shot": 0.6,
-        "downstream": {},
+        "downstream": {}, "without_reading": {},
     }  # fmt: skip
     folder = Job(cell, seed).folder(out)
     folder.mkdir(parents=True)
@@ -259,7 +259,7 @@ def line_of(page: str, start: str) -> list[str]:
 @pytest.fixture
 def embedding(tmp_path: Path) -> Path:
     values = {"all/64": [0.38, 0.382], "all/128": [0.42, 0.422], "all/256": [0.40, 0.402], "none/128": [0.44, 0.46]}
-    fake(tmp_path, "embedding", "downstream", values, tasks={"sst-2": []})
+    fake(tmp_path, "embedding", "downstream", values, tasks={"sst-2": []}, without_reading={"sst-2": 0.38})
     return tmp_path
 
 
@@ -276,6 +276,14 @@ def test_the_papers_value_stands_beside_ours(embedding: Path) -> None:
     assert "not shared, E = 64 (embedding)" in page.split("## What was not run")[1]
 
 
+def test_every_task_stands_beside_what_the_same_answer_always_gets(embedding: Path) -> None:
+    write_pages(embedding, ["embedding", "sharing"])
+    rows = (embedding / "tables.md").read_text().split("## Downstream, task by task")[1].split("\n## ")[0]
+    assert line_of(rows, "always the same answer") == ["always the same answer", "38.0"]
+    assert line_of(rows, "embedding: shared, E = 64")[1] == "38.1 ± 0.1"  # so it has not learned the task
+    assert rows.count("E = 128") == 2  # cells that two tables share stand there once
+
+
 def test_results_are_there_for_other_programs(embedding: Path) -> None:
     write_pages(embedding, ["embedding"])
     found = json.loads((embedding / "results.json").read_text())
@@ -289,10 +297,10 @@ def test_results_are_there_for_other_programs(embedding: Path) -> None:
 def test_the_report_asks_nobody_for_anything(embedding: Path) -> None:
     write_pages(embedding, ["embedding"])
     page = (embedding / "report.html").read_text()
-    assert page.count("<svg") == 3  # the table, the passes, few examples
+    assert page.count("<svg") == 4  # the table by hidden tokens and downstream, the passes, few examples
     assert not re.findall(r"<(?:script|link|img|iframe|object)|@import|url\((?!#)", page)
     assert all(link.startswith("#") for link in re.findall(r'(?:src|href)="([^"]*)"', page))
-    for name in ("embedding", "passes", "few-shot"):
+    for name in ("embedding", "embedding-downstream", "passes", "few-shot"):
         assert (embedding / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (embedding / "plots" / f"{name}.svg").read_text()
 
@@ -532,6 +540,7 @@ def test_models_are_fine_tuned_on_the_tasks_that_are_named(flow: Flow, shards: P
     assert start(flow, shards, out, *flags, tables=("sentence-loss",)) == 0
     assert len((out / "tasks" / "weather" / "train.csv").read_text().splitlines()) == 19
     assert all(0 <= run["downstream"]["weather"] <= 1 for run in results_of(out).values())
+    assert {run["without_reading"]["weather"] for run in results_of(out).values()} == {1 / 3}
     assert "| downstream |" in (out / "tables.md").read_text()
 
 

@@ -16,13 +16,18 @@ AVERAGE = "the paper: average, %"
 Drawing = tuple[Any, str]
 
 
-def draw_table(results: Results, table: TableName) -> Drawing:
-    """The scores of a table."""
-    rows = results.rows(table)
-    downstream = all(results.values(row.cell, "average") for row in rows if results.runs.get(row.cell))
-    figure, ours = ("average", "ours: downstream") if downstream else ("mlm", "ours: hidden tokens found")
+def draw_table(results: Results, table: TableName) -> dict[str, Drawing]:
+    """The scores of a table, by the names of their files."""
     if table == "sentence-loss":
-        return _draw_sentences(results)
+        return {"sentence-loss": _draw_sentences(results)}
+    found: dict[str, Drawing] = {table: _draw(results, table, "mlm", "ours: hidden tokens found")}
+    if any(results.values(row.cell, "average") for row in results.rows(table)):
+        found[f"{table}-downstream"] = _draw(results, table, "average", "ours: downstream")
+    return found
+
+
+def _draw(results: Results, table: TableName, figure: str, ours: str) -> Drawing:
+    rows = results.rows(table)
     published = {row.name: PAPER.get(table, {}).get(row.name, {}).get("average") for row in rows}
     beside = " The paper's averages, of other tasks, stand at the right." if any(published.values()) else ""
     if table in OVER:

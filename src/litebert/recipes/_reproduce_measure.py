@@ -65,9 +65,9 @@ class Asked:
         with torch.no_grad():
             found |= self._settling(model)
         found["few_shot"] = self._few_shot(model)
-        found["downstream"] = {
-            task.name: self._taught(task, model, folder / task.name, seed) for task in self.plan.tasks
-        }
+        taught = {task.name: self._taught(task, model, folder / task.name, seed) for task in self.plan.tasks}
+        found["downstream"] = {name: score for name, (score, _) in taught.items()}
+        found["without_reading"] = {name: score for name, (_, score) in taught.items()}
         return found
 
     def _batches(
@@ -157,8 +157,9 @@ class Asked:
             scores.append(float(np.mean([answers[n].label == labels[i] for n, i in enumerate(others)])))
         return float(np.mean(scores))
 
-    def _taught(self, task: TaskFiles, model: Model, out: Path, seed: int) -> float:
-        """The score of a fine-tuned model on the test file; the best epoch is chosen by a part of the training file."""
+    def _taught(self, task: TaskFiles, model: Model, out: Path, seed: int) -> tuple[float, float]:
+        """The score of a fine-tuned model on the test file, and of who always answers the same; the best epoch is
+        chosen by a part of the training file."""
         shutil.rmtree(out, ignore_errors=True)  # what was killed begins again
         kind: Any = task.task
         device: Any = self.plan.fixed["device"]
@@ -170,7 +171,7 @@ class Asked:
         shutil.rmtree(out)
         if result is None:
             raise KeyboardInterrupt
-        return result.test[result.metric]
+        return result.test[result.metric], result.baseline.get(result.metric, 0.0)
 
 
 def labelled(plan: Plan) -> tuple[list[str], list[str]]:

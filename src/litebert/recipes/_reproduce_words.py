@@ -44,6 +44,10 @@ FEW_SHOT = (
     "trains nothing, and the others are asked. It also looks at runs of characters, which are the same for all models, "
     "so differences are smaller than between the models alone."
 )
+TASK_BY_TASK = (
+    "Where a model scores what always the same answer does, it has not learned the task, and a difference of the means "
+    "in the tables above may be nothing but that: one fine-tuning that did not begin to learn."
+)
 SURE = (
     "Every cell has read the same text in the same order for the same seed. ± in tables is the deviation over seeds. "
     "Margins of differences hold the truth 19 times out of 20, by Student's distribution, with the deviation estimated "
@@ -79,8 +83,8 @@ def told(results: Results, tables: Sequence[TableName], judgements: Sequence[Jud
     for table in (table for table in tables if results.is_told(table)):
         blocks += [Block("heading", WORDS[table].title), Block("text", WORDS[table].question)]
         if draws:
-            figure, caption = draw_table(results, table)
-            blocks.append(Block("figure", caption, figure=figure, name=table))
+            for name, (figure, caption) in draw_table(results, table).items():
+                blocks.append(Block("figure", caption, figure=figure, name=name))
         blocks += [table_of(results, table), *_findings(results, table, judgements)]
         if WORDS[table].differs:
             blocks.append(Block("text", WORDS[table].differs))
@@ -92,7 +96,7 @@ def told(results: Results, tables: Sequence[TableName], judgements: Sequence[Jud
             blocks += [Block("heading", title), Block("text", words)]
             blocks.append(Block("figure", drawn[1], figure=drawn[0], name=name))
             blocks += [Block("text", line) for line in _settled(results, name)]
-    return [*blocks, *_closing(results), *_missing(results, tables)]
+    return [*blocks, *_task_by_task(results, tables), *_closing(results), *_missing(results, tables)]
 
 
 def _settled(results: Results, name: str) -> list[str]:
@@ -191,6 +195,23 @@ def _changes(results: Results, table: TableName) -> list[Block]:
 
 def _changed(change: Change) -> tuple[str, str]:
     return "–" if change.found is None else difference(change.found), MARKS[change.effect]
+
+
+def _task_by_task(results: Results, tables: Sequence[TableName]) -> list[Block]:
+    """What the downstream scores are the mean of, every cell once, and what answering always the same gets."""
+    tasks = list(results.plan["tasks"])
+    if not tasks or not results.has_downstream:
+        return []
+    idle = next(run["without_reading"] for runs in results.runs.values() for run in runs if run["downstream"])
+    rows, seen = [["always the same answer", *(f"{100 * idle[task]:.1f}" for task in tasks)]], set[Cell]()
+    for table in tables:
+        for row in results.rows(table):
+            taught = [run["downstream"] for run in results.runs.get(row.cell, []) if run["downstream"]]
+            if taught and row.cell not in seen:
+                seen.add(row.cell)
+                rows.append([f"{table}: {row.label}", *(spread([run[task] for run in taught]) for task in tasks)])
+    return [Block("heading", "Downstream, task by task"), Block("text", TASK_BY_TASK),
+            Block("table", header=["", *tasks], rows=rows)]  # fmt: skip
 
 
 def _closing(results: Results) -> list[Block]:
