@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import litebert
 from litebert.data.batches import Batch
 from litebert.errors import CheckpointError, ConfigError
 from litebert.files import read_json, write_json
 from litebert.model import Albert, AlbertConfig
-from litebert.model.int8 import has_int8, use_int8
+from litebert.model.int8 import fastest_kernel, has_int8, use_int8
+from litebert.model.native import NativePasses
 from litebert.predict import Model
 from litebert.predict.exits import Exits, early_scores, exits_for, measured_exits, quarters
 from litebert.tasks import Classify
@@ -68,6 +70,53 @@ def test_eight_bits_stop_early_too() -> None:
         found, passes = early_scores(model.albert, task, batch, Exits([2, 4], 1.1))
     assert passes.tolist() == [4] * 5
     assert (found["scores"] - truth).norm() < 0.1 * truth.norm()
+
+
+@pytest.mark.skipif(fastest_kernel() is None, reason="no code of our own for eight bits")
+@pytest.mark.parametrize("changes", [{}, {"relative_attention_distance": 3}, {"inner_group_num": 2}], ids=str)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_native_code_looks_for_itself_and_says_the_same(
+    changes: dict[str, object], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = taught(**changes)
+    use_int8(model.encoder)
+    texts = [(TEXTS[n % 5] * (1 + n * n % 13))[:90] for n in range(30)]  # more than one group of 384 tokens
+    batch, task, before = batch_of(model, texts), Classify(["a", "b", "c"]), torch.get_num_threads()
+    assert batch.real.sum() > 800
+    alone = [batch_of(model, [text]) for text in texts]
+    torch.set_num_threads(threads)
+    try:
+        with torch.inference_mode():
+            for sure in (0.0, 0.8, 0.9, 0.95, 1.1):
+                exits = Exits([1, 2, 4], sure)
+                found, passes = early_scores(model.albert, task, batch, exits)
+                single = [early_scores(model.albert, task, one, exits) for one in alone]
+                with monkeypatch.context() as patch:
+                    patch.setattr(NativePasses, "until_sure", None)
+                    usual, took = early_scores(model.albert, task, batch, exits)
+                assert passes.tolist() == took.tolist() == [one[1].item() for one in single]
+                torch.testing.assert_close(found["scores"], usual["scores"], atol=1e-4, rtol=1e-4)
+                torch.testing.assert_close(
+                    found["scores"], torch.cat([one[0]["scores"] for one in single]), atol=1e-4, rtol=1e-4
+                )
+    finally:
+        torch.set_num_threads(before)
+    assert len(set(passes.tolist())) == 1
+    assert model.encoder.until_sure(*native_input(batch), [4], nn.Linear(32, 3), 1.0) is not None
+
+
+def native_input(batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return batch.input_ids[batch.real], batch.real.sum(1), batch.token_type_ids[batch.real]
+
+
+@pytest.mark.skipif(fastest_kernel() is None, reason="no code of our own for eight bits")
+def test_native_code_leaves_to_torch_what_it_cannot_look_at() -> None:
+    model = taught(depth_embedding=True)
+    use_int8(model.encoder)
+    batch, task = batch_of(model, TEXTS), Classify(["a", "b", "c"])
+    with torch.inference_mode():
+        assert model.encoder.until_sure(*native_input(batch), [4], nn.Linear(32, 3), 1.0) is None
+        assert early_scores(model.albert, task, batch, Exits([2, 4], 1.1))[1].tolist() == [4] * 5
 
 
 def test_what_thresholds_come_to_is_counted() -> None:

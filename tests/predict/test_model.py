@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 import litebert
-from litebert.errors import ConfigError
+from litebert.errors import ConfigError, DataError
 from litebert.model import Albert, Encoder
 from litebert.predict import Model
 from litebert.predict import model as answering
@@ -178,6 +179,122 @@ def test_the_next_batch_is_begun_before_an_answer_is_waited_for(model: Model, mo
     monkeypatch.setattr(answering, "_sent", watched)
     np.testing.assert_allclose(model.embed(texts, batch_size=2), expected, atol=1e-5)
     assert order == ["begun", "begun", "waited", "waited"]
+
+
+def tokenising() -> list[str]:
+    """Threads that are at it."""
+    return [one.name for one in threading.enumerate() if one.name.startswith("tokenise")]
+
+
+def classifier(model: Model) -> Model:
+    """It reads long texts in windows."""
+    torch.manual_seed(0)
+    task = Classify(["a", "b", "c"])
+    albert = Albert(model.config, {task.head_name: task.head(model.config)}).eval()
+    return Model(albert, model.tokenizer, task, 16)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 6, 7])
+def test_texts_that_are_tokenised_part_by_part_get_what_they_get_at_once(
+    count: int, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [PROSE[0] * 3, "one", PROSE[1], "two", "three words more", PROSE[2] * 2, "six"][:count]
+    asked = classifier(model)
+    vectors, answers = model.embed(texts), asked.predict(texts)
+    monkeypatch.setitem(answering.TOKENISED, "cpu", 3)
+    np.testing.assert_allclose(model.embed(texts), vectors, atol=1e-5)
+    assert [one.label for one in asked.predict(texts)] == [one.label for one in answers]
+    for now, before in zip(asked.predict(texts), answers, strict=True):
+        assert now.probabilities == pytest.approx(before.probabilities, abs=1e-5)
+    assert not tokenising()
+
+
+def test_the_text_behind_the_last_of_a_part_is_the_first_of_the_next(model: Model) -> None:
+    texts = [f"the {number} opened" for number in range(answering.TOKENISED["cpu"] + 2)]
+    edge = slice(answering.TOKENISED["cpu"] - 2, None)
+    np.testing.assert_allclose(model.embed(texts)[edge], model.embed(texts[edge]), atol=1e-5)
+
+
+def test_texts_may_come_one_by_one(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["one", "two words", "three", "four"]
+    expected = model.embed(texts)
+    monkeypatch.setitem(answering.TOKENISED, "cpu", 3)
+    for given in (iter(texts), dict.fromkeys(texts), np.array(texts), tuple(texts)):
+        np.testing.assert_allclose(model.embed(given), expected, atol=1e-5)  # type: ignore[arg-type]
+
+
+def test_one_part_is_tokenised_while_another_is_computed_and_no_more_than_one(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(answering.TOKENISED, "cpu", 1)
+    begun = {text: threading.Event() for text in PROSE[:4]}
+    encode, compute, computed = model.tokenizer.encode, Model.embed_examples, iter(range(4))
+
+    def watched(texts: list[str], **rest: int | None) -> object:
+        begun[texts[0]].set()
+        return encode(texts, **rest)
+
+    def waits_for_the_next(self: Model, examples: object, size: int | None = None) -> np.ndarray:
+        number = next(computed)
+        for one in PROSE[number + 1 : min(number + 2, 4)]:
+            assert begun[one].wait(60)
+        assert not any(begun[one].is_set() for one in PROSE[number + 2 : 4])
+        return compute(self, examples, size)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(model.tokenizer, "encode", watched)
+    monkeypatch.setattr(Model, "embed_examples", waits_for_the_next)
+    assert model.embed(PROSE[:4]).shape == (4, 32)
+
+
+def test_what_goes_wrong_while_tokenising_is_heard_of(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(answering.TOKENISED, "cpu", 2)
+    encode = model.tokenizer.encode
+
+    def fragile(texts: list[str], **rest: int | None) -> object:
+        if "five" in texts:
+            raise DataError("five is odd")
+        return encode(texts, **rest)
+
+    monkeypatch.setattr(model.tokenizer, "encode", fragile)
+    with pytest.raises(DataError, match="five is odd"):
+        model.embed(["one", "two", "three", "four", "five", "six", "seven"])
+    assert not tokenising()
+
+
+def test_what_is_no_text_is_refused_by_its_place_before_anything_is_computed(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(answering.TOKENISED, "cpu", 2)
+    monkeypatch.setattr(Model, "embed_examples", lambda *_: pytest.fail("computed"))
+    with pytest.raises(DataError, match="text 4 is 5, a int"):
+        model.embed(["one", "two", "three", "four", 5, "six"])  # type: ignore[list-item]
+
+
+def test_a_batch_may_be_larger_than_what_is_tokenised_at_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(answering.TOKENISED, "cpu", 2)
+    sizes, compute = list[int](), Model.embed_examples
+
+    def counted(self: Model, examples: list[object], size: int | None = None) -> np.ndarray:
+        sizes.append(len(examples))
+        return compute(self, examples, size)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Model, "embed_examples", counted)
+    model.embed(["one", "two", "three", "four", "five"], batch_size=4)
+    assert sizes == [4, 1]
+
+
+def test_no_thread_is_left_behind_by_a_question_that_fails(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(answering.TOKENISED, "cpu", 1)
+
+    def fail(*args: object, **rest: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Encoder, "forward", fail)
+    for ask in (model.embed, classifier(model).predict):
+        with pytest.raises(KeyboardInterrupt) as kept:
+            ask(["one", "two", "three"])
+        assert kept
+        assert not tokenising()
 
 
 @pytest.mark.parametrize("ask", [lambda model: model.embed(PROSE), lambda model: model.fill_mask("the [MASK] opened")])

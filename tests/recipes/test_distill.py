@@ -73,7 +73,7 @@ def test_a_pre_trained_teacher_is_learned_from_plain_text(
     "flags",
     [
         ("--passes", 2), ("--epochs", 1), ("--batch-size", 7), ("--learning-rate", 1e-3), ("--seed", 1),
-        ("--precision", UNUSUAL), ("--student", "pretrained"), ("--elastic", "--passes", 2),
+        ("--precision", UNUSUAL), ("--student", "pretrained"), ("--elastic", "--passes", 2), ("--valid", "data"),
     ],
     ids=lambda flags: " ".join(map(str, flags)),
 )  # fmt: skip
@@ -82,9 +82,33 @@ def test_every_setting_changes_what_is_learned(
 ) -> None:
     if flags[0] == "--student":
         flags = ("--student", flow.pretrained)
+    if flags[0] == "--valid":
+        flags = ("--valid", data)
     given = ("--teacher", flow.classifier, "--data", data, "--out", tmp_path / "out", *QUICK)
     assert litebert("distill", *given, *flags) == 0
     assert weights(tmp_path / "out") != weights(distilled)
+
+
+def test_texts_to_choose_by_are_those_that_were_given(
+    flow: Flow, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    valid, out = write_csv(tmp_path / "valid.csv", make_examples(7, seed=4)), tmp_path / "out"
+    given = ("distill", "--teacher", flow.classifier, "--data", data, "--out", out, *QUICK, "--passes", 4, "--elastic")
+    assert litebert(*given, "--valid", valid) == 0
+    assert "96 texts to learn on, 7 to choose by" in capsys.readouterr().err
+    for _, passes, same in read_json(out / "finished.json")["exits"]:
+        assert passes * 7 == pytest.approx(round(passes * 7))
+        assert same * 7 == pytest.approx(round(same * 7))
+
+
+def test_without_a_text_to_choose_by_nothing_begins(
+    flow: Flow, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    valid, out = tmp_path / "valid.csv", tmp_path / "out"
+    valid.write_text("text,label\n")
+    assert litebert("distill", "--teacher", flow.classifier, "--data", data, "--valid", valid, "--out", out) == 2
+    assert str(valid) in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_an_elastic_student_answers_at_every_depth(

@@ -327,9 +327,8 @@ class Encoder(nn.Module):
         """
         left = torch.arange(len(lengths), device=lengths.device)
         first = lengths.cumsum(0) - lengths
-        column = torch.arange(len(input_ids), device=lengths.device) - first.repeat_interleave(lengths)
         longest, done = int(lengths.max()), 0
-        hidden = self._embed(self.word_embeddings(input_ids), column, token_type_ids, longest)
+        hidden = self._begun(input_ids, lengths, first, token_type_ids, longest)
         layout = self._end_to_end(lengths, longest, len(hidden))
         for depth in depths:
             hidden, done = self._run(hidden, layout, depth, None, done=done), depth
@@ -342,6 +341,29 @@ class Encoder(nn.Module):
                 return
             first = lengths.cumsum(0) - lengths
             layout = self._end_to_end(lengths, longest, len(hidden))
+
+    def until_sure(
+        self, input_ids: Tensor, lengths: Tensor, token_type_ids: Tensor, depths: Sequence[int], head: nn.Linear,
+        sure: float,
+    ) -> tuple[Tensor, Tensor] | None:  # (S, C), (S,)  # fmt: skip
+        """The same, where native code can look for itself: what the head says of each pooled sequence when it is so
+        sure, and after how many passes."""
+        at_once = getattr(self.run_all, "until_sure", None)
+        if at_once is None or self.depth_embeddings is not None:
+            return None
+        first, longest = lengths.cumsum(0) - lengths, int(lengths.max())
+        hidden = self._begun(input_ids, lengths, first, token_type_ids, longest)
+        found: tuple[Tensor, Tensor] = at_once(
+            self, hidden, lengths, self._attention_bias(longest), [self.checked_depth(one) for one in depths], head,
+            sure,
+        )  # fmt: skip
+        return found
+
+    def _begun(
+        self, input_ids: Tensor, lengths: Tensor, first: Tensor, token_type_ids: Tensor, longest: int
+    ) -> Tensor:  # (T, H)
+        column = torch.arange(len(input_ids), device=lengths.device) - first.repeat_interleave(lengths)
+        return self._embed(self.word_embeddings(input_ids), column, token_type_ids, longest)
 
     @staticmethod
     def _end_to_end(lengths: Tensor, longest: int, tokens: int) -> Layout:

@@ -21,6 +21,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 namespace {
 
@@ -73,7 +74,7 @@ inline void pause() { _mm_pause(); }
 inline Ints dot4(Ints sums, Ints row, Ints weights) {
 #if defined(__AVXVNNI__)
     return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)row, (__m256i)weights);
-#elif defined(__AVX512VNNI__)
+#elif defined(__AVX512VNNI__) && defined(__AVX512VL__)
     return (Ints)_mm256_dpbusd_epi32((__m256i)sums, (__m256i)row, (__m256i)weights);
 #else
     // Bytes 0 and 2, then 1 and 3, as numbers of 16 bits: what multiplies bytes directly adds pairs in 16 and overflows.
@@ -87,8 +88,8 @@ inline Ints dot4(Ints sums, Ints row, Ints weights) {
 }
 #else
 constexpr float SHIFT = 128;
-inline Floats larger(Floats a, Floats b) { return (Floats)vmaxq_f32((float32x4_t)a, (float32x4_t)b); }
-inline Floats smaller(Floats a, Floats b) { return (Floats)vminq_f32((float32x4_t)a, (float32x4_t)b); }
+inline Floats larger(Floats a, Floats b) { return (Floats)vmaxnmq_f32((float32x4_t)a, (float32x4_t)b); }
+inline Floats smaller(Floats a, Floats b) { return (Floats)vminnmq_f32((float32x4_t)a, (float32x4_t)b); }
 inline void pause() { __asm__ volatile("yield"); }
 inline Ints dot4(Ints sums, Ints row, Ints weights) {
     const uint8x16_t less = veorq_u8((uint8x16_t)row, vdupq_n_u8(0x80));
@@ -228,6 +229,17 @@ struct Network {
     float epsilon;
 };
 
+// A classifier that answers early: what it reads after some of the steps, and where its answers go.
+struct Look {
+    const float *pooler, *pooler_bias;  // (H, H), (H,)
+    const float *head, *head_bias;      // (classes, H), (classes,)
+    const int32_t* steps;               // (looks,) that are done when it looks, the last one all of them
+    float* scores;                      // (sequences, classes)
+    int32_t* stopped;                   // (sequences,) at which look, counted from 1; below 0 while it goes on
+    int32_t classes, looks;
+    float sure;
+};
+
 struct Job {
     const float* given;     // (T, H)
     float* found;           // (T, H), or (R, H) for the wanted rows
@@ -237,6 +249,7 @@ struct Job {
     const float* bias;      // (N, longest, longest) by column, or none
     const int64_t* rows;    // (wanted,), or none
     uint8_t* workspace;
+    const Look* look;  // or none; nothing is found then, or added, or wanted
     int32_t sequences, steps, longest, wanted;
 };
 
@@ -490,6 +503,16 @@ class Head {
     }
 };
 
+float dot(const float* a, const float* b, int count) {
+    Floats sums[4] = {};
+    int i = 0;
+    for (; i + 4 * LANES <= count; i += 4 * LANES)
+        for (int v = 0; v < 4; ++v) sums[v] += load(a + i + v * LANES) * load(b + i + v * LANES);
+    float found = sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    for (; i < count; ++i) found += a[i] * b[i];
+    return found;
+}
+
 // In place; what is padded stays 0.
 void normalize(float* row, int hidden, const Norm& norm, float epsilon) {
     const int whole = hidden / LANES * LANES;
@@ -563,6 +586,9 @@ class Runner {
     void operator()(int first, int last) {
         const int start = job.starts[first];
         tokens = job.starts[last] - start;
+        starts.clear(), numbers.clear();
+        for (int sequence = first; sequence <= last; ++sequence) starts.push_back(job.starts[sequence] - start);
+        for (int sequence = first; sequence < last; ++sequence) numbers.push_back(sequence);
         team.share_rows(tokens, [&](int row) {
             float* state = space.states + static_cast<size_t>(row) * hidden;
             std::memcpy(state, job.given + static_cast<size_t>(start + row) * net.hidden, 4 * net.hidden);
@@ -570,12 +596,12 @@ class Runner {
             std::fill_n(space.context + static_cast<size_t>(row) * hidden, hidden, 0.0f);
             begin(row, 0);
         });
-        for (int step = 0; step < job.steps; ++step) {
+        for (int step = 0, next = 0; step < job.steps && !numbers.empty(); ++step) {
             const AttentionHalf& attention = net.attention[job.blocks[2 * step]];
             const FeedForwardHalf& ffn = net.ffn[job.blocks[2 * step + 1]];
-            const bool some = job.rows && step == job.steps - 1;
+            const bool is_last = step == job.steps - 1, some = (job.rows || job.look) && is_last;
             int rows = tokens;
-            mix(attention, first, last);
+            mix(attention);
             if (some)
                 rows = choose(start);
             else
@@ -587,7 +613,10 @@ class Runner {
             widen(ffn.widen, rows);
             narrow(ffn.narrow, space.wide, rows);
             normalize_all(ffn.norm, rows, step + 1);
-            if (step == job.steps - 1) give(start, rows, some);
+            if (job.look && step + 1 == job.look->steps[next])
+                look(++next, is_last);
+            else if (is_last)
+                give(start, rows, some);
         }
     }
 
@@ -599,6 +628,7 @@ class Runner {
     const Space space;
     float* const own;
     int tokens = 0;
+    std::vector<int> starts, numbers;  // of the sequences that are left: where they begin here, and which they are
 
     // A row of states before a step: what is added to it there, and in eight bits.
     void begin(int row, int step) {
@@ -608,16 +638,16 @@ class Runner {
         space.small.set(row, 0, state, net.hidden);
     }
 
-    void mix(const AttentionHalf& attention, int first, int last) {
+    void mix(const AttentionHalf& attention) {
         const int panels = attention.qkv.columns / PANEL, stride = attention.qkv.columns;
         const int blocks = (tokens + ROW_BLOCK - 1) / ROW_BLOCK;
         team.share(panels * blocks, [&](int task) {
             const int panel = task / blocks, row = task % blocks * ROW_BLOCK;
             multiply(attention.qkv, panel, space.small, row, std::min(tokens, row + ROW_BLOCK), {space.qkv, stride});
         });
-        team.share((last - first) * net.heads, [&](int task) {
-            const int sequence = first + task / net.heads, at = job.starts[sequence] - job.starts[first];
-            const int length = job.starts[sequence + 1] - job.starts[sequence], channels = net.hidden / net.heads;
+        team.share(static_cast<int>(numbers.size()) * net.heads, [&](int task) {
+            const int at = starts[task / net.heads], length = starts[task / net.heads + 1] - at;
+            const int channels = net.hidden / net.heads;
             const int number = task % net.heads, place = number * channels;
             const Head head(
                 space.qkv + static_cast<size_t>(at) * stride + place, stride, net.hidden, channels, length, own
@@ -629,15 +659,17 @@ class Runner {
 
     // Of the last step only the wanted rows go on: they are moved to the front.
     int choose(int start) {
-        const int count = wanted_of(job, start, start + tokens);
+        const int count = job.look ? numbers.size() : wanted_of(job, start, start + tokens);
         // in memory that is free now: that of q, k and v
         team.share(1, [&](int) {
-            for (int i = 0, to = 0; i < job.wanted; ++i)
-                if (job.rows[i] >= start && job.rows[i] < start + tokens) {
-                    const size_t from = job.rows[i] - start;
-                    std::memcpy(space.qkv + static_cast<size_t>(to) * hidden, space.states + from * hidden, 4 * hidden);
-                    space.small.set(to++, 0, space.context + from * hidden, net.hidden);
-                }
+            int to = 0;
+            const auto take = [&](size_t from) {
+                std::memcpy(space.qkv + static_cast<size_t>(to) * hidden, space.states + from * hidden, 4 * hidden);
+                space.small.set(to++, 0, space.context + from * hidden, net.hidden);
+            };
+            for (int i = 0; job.look && i < count; ++i) take(starts[i]);
+            for (int i = 0; !job.look && i < job.wanted; ++i)
+                if (job.rows[i] >= start && job.rows[i] < start + tokens) take(job.rows[i] - start);
             std::memcpy(space.states, space.qkv, sizeof(float) * count * hidden);
         });
         return count;
@@ -676,6 +708,59 @@ class Runner {
             std::memcpy(to, from, sizeof(float) * hidden);
             normalize(to, net.hidden, norm, net.epsilon);
             begin(row, step < 0 ? job.steps : step);
+        });
+    }
+
+    // What the classifier says of every sequence; those of which it is sure go no further. `packed`: of each only the
+    // first row is left.
+    void look(int number, bool packed) {
+        const Look& by = *job.look;
+        const int count = numbers.size(), block = 64;
+        team.share((net.hidden + block - 1) / block, [&](int task) {
+            for (int s = 0; s < count; ++s) {
+                const float* state = space.states + static_cast<size_t>(packed ? s : starts[s]) * hidden;
+                float* pooled = space.context + static_cast<size_t>(s) * hidden;  // free until the next step
+                for (int i = task * block; i < std::min(net.hidden, (task + 1) * block); ++i)
+                    pooled[i] = std::tanh(
+                        dot(by.pooler + static_cast<size_t>(i) * net.hidden, state, net.hidden) + by.pooler_bias[i]
+                    );
+            }
+        });
+        team.share(count, [&](int s) {
+            float* scores = by.scores + static_cast<size_t>(numbers[s]) * by.classes;
+            for (int c = 0; c < by.classes; ++c)
+                scores[c] = dot(by.head + static_cast<size_t>(c) * net.hidden,
+                                space.context + static_cast<size_t>(s) * hidden, net.hidden) + by.head_bias[c];
+            const float most = *std::max_element(scores, scores + by.classes);
+            float total = 0;
+            for (int c = 0; c < by.classes; ++c) total += std::exp(scores[c] - most);
+            by.stopped[numbers[s]] = number == by.looks || 1.0f / total >= by.sure ? number : -number;
+        });
+        if (number < by.looks) close_up();
+    }
+
+    // Those that go on are a shorter batch.
+    void close_up() {
+        const std::vector<int> before = starts;
+        std::vector<int> kept;
+        for (size_t s = 0; s < numbers.size(); ++s)
+            if (job.look->stopped[numbers[s]] < 0) kept.push_back(s);
+        if (kept.size() == numbers.size()) return;
+        starts.assign(1, 0);
+        for (size_t to = 0; to < kept.size(); ++to) {
+            numbers[to] = numbers[kept[to]];
+            starts.push_back(starts[to] + before[kept[to] + 1] - before[kept[to]]);
+        }
+        numbers.resize(kept.size());
+        tokens = starts.back();
+        team.share(1, [&](int) {
+            for (size_t s = 0; s < kept.size(); ++s) {
+                const size_t from = before[kept[s]], to = starts[s], rows = starts[s + 1] - to;
+                std::memmove(space.states + to * hidden, space.states + from * hidden, sizeof(float) * rows * hidden);
+                std::memmove(space.small.values + to * hidden, space.small.values + from * hidden, rows * hidden);
+                std::memmove(space.small.scale + to, space.small.scale + from, sizeof(float) * rows);
+                std::memmove(space.small.zero + to, space.small.zero + from, sizeof(float) * rows);
+            }
         });
     }
 

@@ -16,16 +16,16 @@ import stat
 import subprocess
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from ctypes import POINTER, Structure, byref, c_float, c_int32, c_size_t, c_void_p
+from ctypes import POINTER, Structure, byref, c_float, c_int32, c_size_t, c_void_p, pointer
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from litebert.errors import CheckpointError, ConfigError, DataError, LitebertError
@@ -77,9 +77,19 @@ class _Network(Structure):
     )
 
 
+class _Look(Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("pooler", "pooler_bias", "head", "head_bias", "steps", "scores", "stopped")),
+        ("classes", c_int32),
+        ("looks", c_int32),
+        ("sure", c_float),
+    )
+
+
 class _Job(Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("given", "found", "starts", "blocks", "added", "bias", "rows", "workspace")),
+        ("look", POINTER(_Look)),
         *((name, c_int32) for name in ("sequences", "steps", "longest", "wanted")),
     )
 
@@ -211,14 +221,18 @@ class NativePasses:
     def __call__(
         self, encoder: Encoder, hidden: Tensor, layout: Layout, passes: range, bias: Tensor | None, rows: Tensor | None
     ) -> Tensor:  # (T or R, H)
-        if (encoder.training and torch.is_grad_enabled()) or encoder.weight_at is not None:
-            raise ConfigError("an int8 model answers and does not learn; train the one that it was made from")
-        if hidden.device.type != "cpu":
-            raise ConfigError(f"the model is on {hidden.device}, and its eight bits are for CPUs; use model.to(...)")
+        self._check_use(encoder, hidden)
         with torch.no_grad():
             if isinstance(layout, Dense) and layout.mask is not None:
                 return self._real_alone(encoder, hidden, layout.mask, passes, bias, rows)
             return self._run(encoder, hidden, layout, passes, bias, rows)
+
+    @staticmethod
+    def _check_use(encoder: Encoder, hidden: Tensor) -> None:
+        if (encoder.training and torch.is_grad_enabled()) or encoder.weight_at is not None:
+            raise ConfigError("an int8 model answers and does not learn; train the one that it was made from")
+        if hidden.device.type != "cpu":
+            raise ConfigError(f"the model is on {hidden.device}, and its eight bits are for CPUs; use model.to(...)")
 
     def _real_alone(
         self, encoder: Encoder, hidden: Tensor, mask: Tensor, passes: range, bias: Tensor | None, rows: Tensor | None
@@ -246,17 +260,40 @@ class NativePasses:
         else:
             starts = torch.arange(layout.batch + 1, dtype=torch.int32, device=hidden.device) * layout.length
         _check(starts, layout.length, rows, len(hidden))
+        places = (0 if one is None else one.data_ptr() for one in (hidden, found, starts, blocks, added, bias, rows))
+        wanted = 0 if rows is None else len(rows)
+        self._do(encoder, _Job(*places, 0, None, len(starts) - 1, len(blocks), layout.length, wanted))
+        return found
+
+    def until_sure(
+        self, encoder: Encoder, hidden: Tensor, lengths: Tensor, bias: Tensor | None, depths: Sequence[int],
+        head: nn.Linear, sure: float,
+    ) -> tuple[Tensor, Tensor]:  # (S, C), (S,)  # fmt: skip
+        """What a classifier says of each sequence where it is so sure, and after how many passes: all in one call,
+        since a look by torch takes as long as half a pass of a short text."""
+        longest, hidden = int(lengths.max()), hidden.float().contiguous()
+        self._check_use(encoder, hidden)
+        starts = torch.zeros(len(lengths) + 1, dtype=torch.int32, device="cpu")
+        starts[1:] = lengths.cumsum(0)
+        _check(starts, longest, None, len(hidden))
+        blocks, _ = _steps(encoder, range(depths[-1]))
+        bias = None if bias is None else bias.float().contiguous()
+        weights = [one.detach().float().contiguous() for layer in (encoder.pooler, head) for one in layer.parameters()]
+        steps = torch.tensor(depths, dtype=torch.int32, device="cpu") * encoder.config.inner_group_num
+        scores = torch.empty(len(lengths), len(head.bias), device="cpu")
+        stopped = torch.empty(len(lengths), dtype=torch.int32, device="cpu")
+        look = _Look(*(one.data_ptr() for one in (*weights, steps, scores, stopped)), len(head.bias), len(depths), sure)
+        places = (0 if one is None else one.data_ptr() for one in (hidden, None, starts, blocks, None, bias, None))
+        self._do(encoder, _Job(*places, 0, pointer(look), len(lengths), len(blocks), longest, 0))
+        return scores, torch.tensor(depths, device="cpu")[stopped.long() - 1]
+
+    def _do(self, encoder: Encoder, job: _Job) -> None:
         laid_out = self._layout_of(encoder)
-        job = _Job(
-            *(0 if one is None else one.data_ptr() for one in (hidden, found, starts, blocks, added, bias, rows)), 0,
-            len(starts) - 1, len(blocks), layout.length, 0 if rows is None else len(rows),
-        )  # fmt: skip
         threads, library = min(torch.get_num_threads(), len(os.sched_getaffinity(0))), self._tools.library
         both = byref(laid_out.network), byref(job)
         memory = self._space(library.litebert_workspace(*both, threads) + ALIGNED)
         job.workspace = -(-memory.data_ptr() // ALIGNED) * ALIGNED
         library.litebert_run(*both, threads, self._tools.parallel, self._tools.team_size)
-        return found
 
     def _space(self, size: int) -> Tensor:
         """Memory of this thread's own; little enough is kept for the next question."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from litebert.data.batches import Batch
 from litebert.errors import ConfigError
 from litebert.model import Albert
+from litebert.model.heads import TextHead
 from litebert.tasks import Classify, Task
 from litebert.tasks.base import Scores
 from litebert.tasks.classify import Exit
@@ -85,7 +86,11 @@ def measured_exits(scores: np.ndarray, depths: Sequence[int]) -> list[Exit]:
 def early_scores(albert: Albert, task: Task[Any, Any], batch: Batch, exits: Exits) -> tuple[Scores, Tensor]:
     """What the head says of each sequence where it stopped, and after how many passes, (S,)."""
     encoder, head, real = albert.encoder, albert.heads[task.head_name], batch.real
-    lengths = real.sum(1)
+    lengths, given = real.sum(1), (batch.input_ids[real], batch.token_type_ids[real])
+    if isinstance(head, TextHead) and head.body is None and not head.training:
+        found = encoder.until_sure(given[0], lengths, given[1], exits.depths, head.linear, exits.sure)
+        if found is not None:
+            return {"scores": found[0]}, found[1]
     passes = torch.zeros_like(lengths)
     scores: list[Tensor] = []
 
@@ -98,5 +103,5 @@ def early_scores(albert: Albert, task: Task[Any, Any], batch: Batch, exits: Exit
             return torch.ones_like(left, dtype=torch.bool)
         return said.softmax(-1).amax(-1) >= exits.sure
 
-    encoder.until(batch.input_ids[real], lengths, batch.token_type_ids[real], exits.depths, stops)
+    encoder.until(given[0], lengths, given[1], exits.depths, stops)
     return {"scores": scores[0]}, passes

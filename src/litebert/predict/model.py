@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,14 +28,15 @@ from litebert.tasks import Mask, Task
 from litebert.tasks.base import Scores, vectors_of
 from litebert.tasks.mask import Fill, Filled, Score, fill_in_rounds, score_texts
 from litebert.tokenizer import Tokenizer
+from litebert.tokenizer.core import check_texts
 
 COLUMN_MULTIPLE = 16
 BATCH_SIZE = 32
 ALIKE = 2 / 3
 """On a CPU, of the longest text of a batch: shorter ones would mostly be padding."""
 GPU_TOKENS = 1 << 15  # at once
-TOKENISED = 1024
-"""Texts that are tokenised at once; the next of them while these are computed."""
+TOKENISED = {"cpu": 1024, "cuda": 8192}
+"""Texts that are tokenised at once, the next of them while these are computed; among them those of like length meet."""
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -161,7 +162,14 @@ class Model:
         def examples_of(some: Sequence[str]) -> list[Example]:
             return [Example([one]) for one in self.tokenizer.encode(some, max_length=self.max_length)]
 
-        return np.concatenate([self.embed_examples(some, batch_size) for some in _ahead(examples_of, texts)])
+        texts = list(texts)
+        check_texts(texts)
+        vectors, done = np.empty((len(texts), self.dimensions), dtype=np.float32), 0
+        with closing(_ahead(examples_of, texts, self._part(batch_size))) as parts:
+            for some in parts:
+                vectors[done : done + len(some)] = self.embed_examples(some, batch_size)
+                done += len(some)
+        return vectors
 
     def embed_examples(self, examples: Sequence[Example], batch_size: int | None = None) -> np.ndarray:
         """`embed` for texts as the model reads them, one sequence each."""
@@ -261,11 +269,16 @@ class Model:
         def read(some: Sequence[Any]) -> tuple[Sequence[Any], list[Example]]:
             return some, task.features(some, self.tokenizer, self.max_length) if some else []
 
-        return [
-            task.answer(*three)
-            for some, examples in _ahead(read, records)
-            for three in zip(some, examples, self.score_examples(task, examples, batch_size), strict=True)
-        ]
+        with closing(_ahead(read, records, self._part(batch_size))) as parts:
+            return [
+                task.answer(*three)
+                for some, examples in parts
+                for three in zip(some, examples, self.score_examples(task, examples, batch_size), strict=True)
+            ]
+
+    def _part(self, batch_size: int | None) -> int:
+        """How many texts are tokenised at once."""
+        return max(TOKENISED.get(self.device.type, TOKENISED["cpu"]), batch_size or 0)
 
     def batch_scores(self, task: Task[Any, Any], batch: Batch) -> Scores:
         if self.exits is None:
@@ -357,12 +370,13 @@ def _one_behind(items: Iterator[T]) -> Iterator[T]:
         yield before
 
 
-def _ahead(make: Callable[[Sequence[S]], T], items: Sequence[S]) -> Iterator[T]:
-    """What is made of every part of the items, the next one by another thread while one is used."""
-    if len(items) <= TOKENISED:
+def _ahead(make: Callable[[Sequence[S]], T], items: Sequence[S], size: int) -> Generator[T, None, None]:
+    """What is made of every part of the items, the next one by another thread while one is used. Close it, and the
+    thread is gone."""
+    if len(items) <= size:
         yield make(items)
         return
-    parts = [items[start : start + TOKENISED] for start in range(0, len(items), TOKENISED)]
+    parts = [items[start : start + size] for start in range(0, len(items), size)]
     with ThreadPoolExecutor(1, "tokenise") as worker:
         coming = worker.submit(make, parts[0])
         for part in parts[1:]:

@@ -48,6 +48,8 @@ from litebert.train.runtime import has_bfloat16, pick_device
 from litebert.train.saving import SaveEvery
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
     from litebert.recipes.distill import Config
@@ -71,8 +73,8 @@ def distill(config: Config, console: Console) -> Result | None:
     teacher, student = run.teacher.to("cpu"), load(config.out)  # what people will load is what is measured
     if config.elastic and can_exit(student.task):
         task: Any = student.task
-        task.exits = measured_exits(run.scores_at_depths(student), run.depths)
-        student.save(config.out)
+        task.exits = measured_exits(run.scores_at_depths(student.to(run.device)), run.depths)
+        student.to("cpu").save(config.out)
     models = [teacher, *(student for _ in run.depths)]
     passes = [teacher.passes, *run.depths]
     metric, scores = "", []
@@ -165,21 +167,19 @@ class Run:
         self.student = first_student(config, self.teacher)
         passes = self.student.config.num_hidden_layers
         self.depths = quarters(passes) if config.elastic else [passes]
-        examples = examples_of(self.student, config.data, config.columns)
-        if isinstance(self.student.task, Tag | Answer):  # whose windows can be learned alone
-            examples = [Example([window]) for one in examples for window in one.sequences]
-        if len(examples) < 2:
-            raise DataError(f"{config.data}: {len(examples)} text is too few; give hundreds, or better thousands")
         self.teacher.to(self.device)
         self.student_is_another = config.student is not None or config.from_bert is not None
         whole = by_text(self.teacher, self.student)
-        if whole:
-            said = said_of_texts(self.teacher, examples_of(self.teacher, config.data, config.columns))
-            examples = [replace(one, target=row) for one, row in zip(examples, said, strict=True)]
-        held_out = np.random.default_rng(config.seed).permutation(len(examples))[: -(-len(examples) // HELD_OUT)]
-        self.held_out = [examples[i] for i in held_out.tolist()]
-        kept = np.delete(np.arange(len(examples)), held_out).tolist()
-        self.examples = [examples[i] for i in kept]
+        examples = self._examples(config.data, whole)
+        if len(examples) < 2:
+            raise DataError(f"{config.data}: {len(examples)} text is too few; give hundreds, or better thousands")
+        if config.valid is None:
+            held_out = np.random.default_rng(config.seed).permutation(len(examples))[: -(-len(examples) // HELD_OUT)]
+            self.held_out = [examples[i] for i in held_out.tolist()]
+            examples = [examples[i] for i in np.delete(np.arange(len(examples)), held_out).tolist()]
+        else:
+            self.held_out = self._examples(config.valid, whole)
+        self.examples = examples
         self.lengths = np.array([one.length for one in self.examples])
         self.epoch_steps = steps_per_epoch(len(self.examples), config.batch_size)
         self.epochs = config.epochs or min(20, max(3, -(-50_000 // len(self.examples))))
@@ -199,10 +199,20 @@ class Run:
         self.decisive = {name: str(value) for name, value in asdict(config).items() if name not in UNDECISIVE}
         names = [name for name in (config.teacher, config.from_bert, config.student) if name]
         weights = [folder_of(name) / "model.safetensors" for name in names]
-        files = [config.data, *(path for path in weights if path.is_file())]
+        files = [config.data, *([config.valid] if config.valid else []), *(path for path in weights if path.is_file())]
         self.decisive |= {f"content of {path}": sha256_of(path) for path in files} | {"bf16": str(self.bf16)}
         self.start, self.best, self.best_epoch = math.inf, math.inf, 0
         self._epoch, self._batches = -1, [np.empty(0, dtype=np.int64)]
+
+    def _examples(self, path: Path, whole: bool) -> list[Example]:
+        """What the student reads of a file; if it reads other tokens than its teacher, with what that says of each."""
+        examples = examples_of(self.student, path, self.config.columns)
+        if isinstance(self.student.task, Tag | Answer):  # whose windows can be learned alone
+            examples = [Example([window]) for one in examples for window in one.sequences]
+        if not whole:
+            return examples
+        said = said_of_texts(self.teacher, examples_of(self.teacher, path, self.config.columns))
+        return [replace(one, target=row) for one, row in zip(examples, said, strict=True)]
 
     def _begin(self) -> float | None:
         """Fit what need not be learned; the score of what was a BERT, as it begins."""

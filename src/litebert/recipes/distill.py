@@ -53,6 +53,9 @@ class Config:
     """Of what was a BERT; by default 128, or as many as its states have if they are fewer."""
     elastic: bool = False
     """One student for several depths: it answers after each quarter of its passes."""
+    valid: Path | None = None
+    """Texts to choose the best epoch by, and when easy texts may stop; by default a tenth of --data, split off by
+    seed. Best such as will be asked."""
     test: Path | None = None
     """Labelled examples on which teacher and student are measured, once."""
     columns: tuple[str, ...] = ()

@@ -384,7 +384,12 @@ def _checked_inputs(texts: Sequence[str], pairs: Sequence[str] | None) -> list[t
         raise DataError(f"{len(texts)} texts and {len(pairs)} second texts; every text needs one partner")
     columns = [texts] if pairs is None else [texts, pairs]
     for column in columns:
-        for number, text in enumerate(column):
-            if not isinstance(text, str):
-                raise DataError(f"text {number} is {text!r}, a {type(text).__name__}; every text must be a string")
+        check_texts(column)
     return list(zip(*columns, strict=True))
+
+
+def check_texts(texts: Sequence[object]) -> None:
+    """Refuse what is no string, by its place."""
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise DataError(f"text {number} is {text!r}, a {type(text).__name__}; every text must be a string")
