@@ -22,6 +22,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ def ours(options: argparse.Namespace, out: Path, model: str, train: Path, **sett
 
 
 def encode(options: argparse.Namespace) -> None:
+    """In turns; sentence-transformers by its backends too, where its extras `onnx` and `openvino` are installed."""
     from sentence_transformers import SentenceTransformer
 
     texts = [text for record in sts(options.tasks, "dev") for text in record.texts][: options.rows]
@@ -98,6 +100,9 @@ def encode(options: argparse.Namespace) -> None:
     contenders |= {
         "sentence-transformers": lambda: of_peer(False),
         "sentence-transformers, bf16": lambda: of_peer(True),
+    } | {
+        f"sentence-transformers, {name}": (lambda model=model: model.encode(texts, show_progress_bar=False))
+        for name, model in by_backends(folder, texts, options.out).items()
     }
     truth = unit(contenders["litebert, torch"]())
     for call in contenders.values():
@@ -113,6 +118,34 @@ def encode(options: argparse.Namespace) -> None:
         least = (unit(np.asarray(contenders[name](), dtype=np.float32)) * truth).sum(1).min()
         speeds = [len(texts) / statistics.median(run[which] for run in runs) for which in range(2)]
         print(f"| {name} | {speeds[0]:.1f} | {speeds[1]:.1f} | {least:.5f} |", flush=True)
+
+
+def by_backends(folder: Path, texts: list[str], out: Path) -> dict[str, Any]:
+    """What ONNX Runtime and OpenVINO compute for it, as it stands and in eight bits as its manual says; OpenVINO's are
+    fitted to some of the texts."""
+    if not find_spec("optimum"):
+        return {}
+    from sentence_transformers import SentenceTransformer, backend
+
+    found: dict[str, Any] = {}
+    for kind in ("onnx", "openvino"):
+        exported, kept = SentenceTransformer(str(folder), device="cpu", backend=kind), out / kind
+        exported.save_pretrained(str(kept))
+        if kind == "onnx":
+            backend.export_dynamic_quantized_onnx_model(exported, "avx512_vnni", str(kept))
+        else:  # which quantizes what it is given, too
+            write(kept / "texts" / "train.csv", [SimilarInput(text, "") for text in texts[:300]])
+            backend.export_static_quantized_openvino_model(
+                exported, None, str(kept), dataset_name=str(kept / "texts"), dataset_config_name="default",
+                dataset_split="train", column_name="text_a",
+            )  # fmt: skip
+        for file in sorted((kept / kind).iterdir()):
+            if file.suffix in (".onnx", ".xml"):
+                name = f"{kind}, eight bits" if "qint8" in file.name else kind
+                found[name] = SentenceTransformer(
+                    str(kept), device="cpu", backend=kind, model_kwargs={"file_name": f"{kind}/{file.name}"}
+                )
+    return found
 
 
 def theirs_trained(
