@@ -4,9 +4,8 @@
   python bench/sentence_vectors.py --data runs/shards --tasks tasks --seconds 80 --out runs/bench-vectors
 
 First every arm of ARMS is learned by `examples/builtin/sentences.py`, all at the same time and each for --seconds;
-means of the weights of arms are candidates too. The plain sentences beside the shards (of STS-B's training pairs and
-SNLI, no labels, and none that STS-B's development and test pairs have) are collected here. What orders STS-B's training
-pairs best is asked about its test pairs, once. Then the two best learn from labels: SNLI's pairs, then STS-B's training
+means of the weights of arms are candidates too. What orders STS-B's training pairs best is asked about its test pairs,
+once. Then the two best learn from labels: SNLI's pairs, then STS-B's training
 pairs at several rates, twice each. What is best on the development pairs is repeated with further seeds, and the means
 of the weights of seeds are held against single ones there; the test pairs are asked by the seeds of the best way, and
 by what the development pairs chose in the end. Prints tables, and leaves results.json and the models in bfloat16, in
@@ -47,7 +46,6 @@ PIECE_BYTES = 15 << 20
 ARMS = {
     "fast": "--learning-rate 8e-4",
     "faster": "--learning-rate 1.5e-3",
-    "captions": "--learning-rate 8e-4 --text-share 0.1",
 }
 """What differs from the defaults of `examples/builtin/sentences.py`."""
 MYSELF = [sys.executable, __file__, "--data", "-", "--tasks", "-", "--out", "-", "--one"]
@@ -86,7 +84,7 @@ def main() -> None:
         (options.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
         print(f"{what}: {results['seconds'][what]:.0f} s", flush=True)
 
-    ranked = unlabelled(options, files, results)
+    ranked = unlabelled(options, results)
     done("arms")
     if len(ranked) > 1:
         ranked = with_means(options, files, ranked, results)
@@ -96,25 +94,21 @@ def main() -> None:
 
 
 def files_of(tasks: Path, out: Path, rows: int | None) -> dict[str, Path]:
-    """Tables for the recipe, and plain sentences that none of the pairs that are asked about has."""
+    """Tables for the recipe."""
     parts = {part: sts(tasks, part) for part in ("train", "dev", "test")}
     snli = [pair for part in ("dev", "test") for pair in pairs_of(tasks / "pairs" / "snli" / f"{part}.txt", (0, 1, 2))]
     files = {part: write(out / f"{part}.csv", records[:rows]) for part, records in parts.items()}
     files["nli"] = write(out / "nli.csv", snli[:rows], lambda label: NLI[int(label)])
-    asked_about = {text.lower() for part in ("dev", "test") for pair in parts[part] for text in pair.texts}
-    known = dict.fromkeys(text for pair in (*parts["train"], *snli) for text in pair.texts)
-    files["text"] = out / "sentences.txt"
-    files["text"].write_text("".join(f"{text}\n" for text in known if text.lower() not in asked_about))
     return files
 
 
-def unlabelled(options: argparse.Namespace, files: dict[str, Path], results: dict[str, Any]) -> list[str]:
+def unlabelled(options: argparse.Namespace, results: dict[str, Any]) -> list[str]:
     """The arms, best first."""
     commands = {
         name: [
             sys.executable, str(EXAMPLES / "sentences.py"), "--model", options.model, "--data", str(options.data),
-            "--sts", str(options.tasks / "glue" / "STS-B"), "--text", str(files["text"]), "--steps", "1000000",
-            "--seconds", str(options.seconds), "--out", str(options.out / "arms" / name),
+            "--sts", str(options.tasks / "glue" / "STS-B"), "--steps", "1000000", "--seconds", str(options.seconds),
+            "--out", str(options.out / "arms" / name),
             *f"{ARMS[name]} {options.flags}".split(),
         ]
         for name in options.arms
@@ -126,6 +120,8 @@ def unlabelled(options: argparse.Namespace, files: dict[str, Path], results: dic
         file = options.out / "arms" / name / "result.json"
         if file.is_file():
             found[name] = json.loads(file.read_text())["found"]
+    if not found:
+        raise SystemExit(f"no arm came to its end; {options.out / 'logs'} says why")
     results["arms"] = found
     return sorted(found, key=lambda name: -found[name]["train"])
 

@@ -254,10 +254,8 @@ def as_read(model: Model, text: str) -> str:
 def test_all_weights_learn_which_sentences_follow_each_other(model: Model, tmp_path: Path) -> None:
     shards_of(model, tmp_path)
     model.save(tmp_path / "model")
-    (tmp_path / "text.txt").write_text("\n".join(SENTENCES))
-    arguments = ["--data", tmp_path / "shards", "--sts", sts_of(tmp_path), "--text", tmp_path / "text.txt"]
+    arguments = ["--data", tmp_path / "shards", "--sts", sts_of(tmp_path)]
     arguments += ["--steps", 100, "--batch-size", 16, "--passes", 1, "--looks", 2, "--learning-rate", 0.01, "--half"]
-    arguments += ["--near", 0.9, "--hide", 0.1, "--text-share", 0.1]
     done = run("builtin/sentences.py", "--model", tmp_path / "model", "--out", tmp_path / "out", *arguments)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "out" / "result.json").read_text())["found"]
@@ -279,24 +277,14 @@ def test_all_weights_learn_which_sentences_follow_each_other(model: Model, tmp_p
     assert nearer(taught) > 2 * nearer(model)
 
 
-def test_pairs_are_neighbours_or_share_words_or_are_one_sentence(
-    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(EXAMPLES / "builtin"))
-    sentences = import_module("sentences")
-    pool = sentences.Pool.of(shards_of(model, tmp_path))
-    starts, chance = pool.starts.tolist(), np.random.default_rng(0)
-    document = dict(zip(starts, pool.document.tolist(), strict=False))
-    left, right = pool.pairs(50, 1.0, 0.0, 1, chance)
+def test_a_batch_pairs_sentences_with_the_next_of_their_document(model: Model, tmp_path: Path, scripts: Any) -> None:
+    shards = shards_of(model, tmp_path)
+    left, right = scripts[1].Pool.of(shards).pairs(50, np.random.default_rng(0))
     assert (left[:, 1] == right[:, 0]).all()
-    assert all(document[a] == document[b] for a, b in zip(left[:, 0].tolist(), right[:, 0].tolist(), strict=True))
-    left, right = pool.pairs(50, 0.0, 0.0, 1, chance)
-    assert (left == right).all()
-    assert len({start for start, _ in left.tolist()}) > 5
-    left, right = pool.pairs(50, 0.0, 1.0, 1, chance)
-    assert ((left[:, 0] < right[:, 1]) & (right[:, 0] < left[:, 1])).mean() > 0.9
-    groups = [document[start] for start in pool.pairs(30, 1.0, 0.0, 3, chance)[0][:, 0].tolist()]
-    assert sum(len(set(groups[at : at + 3])) == 1 for at in range(0, 30, 3)) > 3
+    ids = np.concatenate(shards.training.ids)
+    read = [[model.tokenizer.decode(ids[start:end].tolist()) for start, end in side.tolist()] for side in (left, right)]
+    following = {pair for document in DOCUMENTS for pair in pairwise(as_read(model, text) for text in document)}
+    assert 5 < len(set(zip(*read, strict=True)) & following) == len(set(zip(*read, strict=True)))
 
 
 @pytest.fixture

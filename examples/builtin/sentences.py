@@ -2,14 +2,12 @@
 
   python examples/builtin/sentences.py --data shards --sts tasks/glue/STS-B --out runs/sentences
 
-All weights learn. Of a batch of pairs every text has to find its own among the others: the sentence after it, a
-stretch of text that it shares words with, or itself with other tokens dropped. The pairs come from the shards that the
-model was trained on, and with --text from files of plain sentences too, which also say how vectors vary. The layer is
-shared, so the model may be read after fewer passes: what is learned is faster too. How the vectors are made of it in
-the end (of which passes, whitened or not and how much) is decided by STS-B's training pairs, and the sentences of those
-pairs say how vectors vary; its development pairs are asked at the end, its test pairs
-never. Prints what it finds, and writes it to result.json in --out. `bench/sentence_vectors.py` tries several settings
-at once.
+All weights learn. Every sentence of a batch has to find the one that follows it among the others, both read with some
+tokens dropped. The pairs come from the shards that the model was trained on. The layer is shared, so the model may be
+read after fewer passes: what is learned is faster too. How the vectors are made of it in the end (of which passes,
+whitened or not and how much) is decided by STS-B's training pairs, and the sentences of those pairs, or these and some
+of the shards, say how vectors vary; its development pairs are asked at the end, its test pairs never. Prints what it
+finds, and writes it to result.json in --out. `bench/sentence_vectors.py` tries several rates at once.
 """
 
 from __future__ import annotations
@@ -41,6 +39,9 @@ from litebert.train.optimizers import adamw
 from litebert.train.runtime import has_bfloat16, pick_device
 
 WARMUP = 0.1
+DROPPED = 0.2
+"""Of the tokens, at every reading."""
+TEMPERATURE = 0.05
 LOOKED_AT = 4096
 """Sentences that say how vectors vary, before and after."""
 POWERS = (0.0, 0.15, 0.25, 0.35)
@@ -53,23 +54,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=DEFAULT)
     parser.add_argument("--data", type=Path, required=True, help="what litebert prepare wrote")
-    parser.add_argument("--text", type=Path, nargs="*", default=[], help="files of further sentences, one a line")
-    parser.add_argument("--text-share", type=float, default=0.0, help="of the pairs that come from them")
     parser.add_argument("--sts", type=Path, required=True, help="a folder with train.tsv and dev.tsv")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--passes", type=int, default=4)
-    parser.add_argument("--near", type=float, default=1.0, help="share of the pairs that are neighbouring sentences")
-    parser.add_argument("--shared", type=float, default=0.0, help="share of the pairs that have words in common")
-    parser.add_argument("--group", type=int, default=1, help="such pairs of one document in a batch")
-    parser.add_argument("--drop", type=float, default=0.2, help="of the tokens, at every reading")
-    parser.add_argument("--hide", type=float, default=0.0, help="of the tokens that are left, at every reading")
-    parser.add_argument("--temperature", type=float, default=0.05)
     parser.add_argument("--batch-size", type=int, default=1024, help="pairs")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end sooner, the rate falling by the clock")
     parser.add_argument("--learning-rate", type=float, default=3e-4)
-    parser.add_argument("--counts", choices=["all tokens alike", "rare tokens first", "rare tokens far first"],
-                        default="rare tokens first")  # fmt: skip
     parser.add_argument("--looks", type=int, default=3, help="at the training pairs, on the way")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--half", action="store_true", help="save weights in bfloat16")
@@ -78,19 +69,18 @@ def main() -> None:
     model = shallower(litebert.load(options.model), options.passes).to(pick_device("auto"))
     model.bf16 = has_bfloat16(model.device)
     pool = Pool.of(Shards(options.data))
-    lines = [line for path in options.text for line in path.read_text(encoding="utf-8").splitlines() if line]
-    own = [(options.text_share, Pool.of_lines(lines, model.tokenizer))] if lines else []
-    pools = [(1 - options.text_share * len(own), pool), *own]
+    if not len(pool.near):
+        parser.error(f"{options.data}: no two sentences of {SHORTEST} to {LONGEST} tokens follow each other")
     pairs = {part: Similarity.read(options.sts / f"{part}.tsv") for part in ("train", "dev")}
-    texts = [text for _, one in pools for text in some_of(one, model.tokenizer, LOOKED_AT // len(pools))]
-    tokens = counts_of(model, texts)[options.counts]
+    texts = some_of(pool, model.tokenizer, LOOKED_AT)
+    tokens = counts_of(model, texts)["rare tokens first"]
     first = replace(plain(model.config.hidden_size), tokens=None if (tokens == 1).all() else tokens)
-    model.after = whitened(model, first, texts, 0.25)  # so that no direction stands out at the start
+    model.after = begun(model, first, texts)  # so that no direction stands out at the start
     found = {"before": correlation(model, pairs["train"])}
     print(
         f"{time.perf_counter() - began:.0f} s: begins; Spearman {found['before']:.4f} on the training pairs", flush=True
     )
-    found |= learn(model, pools, pairs["train"], options)
+    found |= learn(model, pool, pairs["train"], options)
     found |= settled(model, texts, pairs["train"])
     found |= {"dev": correlation(model, pairs["dev"]), "seconds": time.perf_counter() - began}
     Model(model.to("cpu").albert, model.tokenizer, None, model.max_length).save(options.out, half=options.half)
@@ -108,19 +98,26 @@ def shallower(model: Model, passes: int) -> Model:
     return Model(albert, model.tokenizer, None, model.max_length)
 
 
-def whitened(model: Model, first: SentenceMap, texts: list[str], power: float) -> SentenceMap:
+def begun(model: Model, first: SentenceMap, texts: list[str]) -> SentenceMap:
     """`first`, and after it a map by which strong directions of what it makes of the texts become less so.
 
     What all vectors have in common is such a direction too. Where it is subtracted instead, as is usual, texts that are
     unlike these suffer: the mean of Wikipedia's sentences, subtracted from means of words, costs STS-B 7 points.
     """
     model.after = first
-    vectors = model.embed(texts)
-    spread, directions = np.linalg.eigh(vectors.T @ vectors / len(vectors))
-    weight = directions * np.maximum(spread, 1e-6 * spread.max()) ** -power @ directions.T
-    weight *= np.linalg.norm(vectors, axis=1).mean() / np.linalg.norm(vectors @ weight, axis=1).mean()
-    whole, bias = weight @ first.weight, weight @ first.bias
+    (change,) = whitenings(torch.from_numpy(model.embed(texts)).double(), (0.25,)).values()
+    whole, bias = change.numpy() @ first.weight, change.numpy() @ first.bias
     return replace(first, weight=whole.astype(np.float32), bias=bias.astype(np.float32))
+
+
+def whitenings(vectors: Tensor, powers: Sequence[float]) -> dict[float, Tensor]:  # (S, H), of (H, H)
+    """For each power, what vectors are multiplied with; their mean length stays."""
+    spread, directions = torch.linalg.eigh(vectors.T @ vectors / len(vectors))
+    found = {}
+    for power in powers:
+        change = directions * spread.clamp(min=1e-6 * spread.max()) ** -power @ directions.T
+        found[power] = change * (vectors.norm(dim=1).mean() / (vectors @ change).norm(dim=1).mean())
+    return found
 
 
 def settled(model: Model, texts: list[str], pairs: list[SimilarInput]) -> dict[str, float]:
@@ -137,10 +134,7 @@ def settled(model: Model, texts: list[str], pairs: list[SimilarInput]) -> dict[s
             weight, bias = (torch.from_numpy(one).to(device) for one in (first.weight, first.bias))
             vectors = F.linear(pooled, weight, bias).double()
             for which, some in {"own": vectors[: len(own)], "all": vectors}.items():
-                spread, directions = torch.linalg.eigh(some.T @ some / len(some))
-                for power in POWERS:
-                    change = directions * spread.clamp(min=1e-6 * spread.max()) ** -power @ directions.T
-                    change *= some.norm(dim=1).mean() / (some @ change).norm(dim=1).mean()
+                for power, change in whitenings(some, POWERS).items():
                     left, right = F.normalize(vectors[: len(own)] @ change, dim=1).view(len(pairs), 2, -1).unbind(1)
                     value = float(spearmanr((left * right).sum(1).cpu().numpy(), labels)[0])
                     found[f"{passes} {name}, {which} {power}"] = value
@@ -163,56 +157,21 @@ class Pool:
     """Sentences that are neither too short nor too long."""
     near: np.ndarray
     """Those of them whose next one is such a sentence too, in the same document."""
-    document: np.ndarray
-    """(N,) that a sentence stands in, by number."""
 
     @classmethod
     def of(cls, shards: Shards) -> Pool:
         stream = shards.training
-        bits = np.concatenate(stream.bits)
-        return cls.made(np.concatenate(stream.ids), np.flatnonzero(bits & SENTENCE_START), bits)
-
-    @classmethod
-    def of_lines(cls, lines: Sequence[str], tokenizer: Tokenizer) -> Pool:
-        encoded = [np.asarray(ids, dtype=np.int64) for ids in tokenizer.encode_ids(lines)]
-        bits = np.full(sum(map(len, encoded)), DOCUMENT_START, np.uint8)
-        return cls.made(np.concatenate(encoded), np.cumsum([0, *map(len, encoded[:-1])]), bits)
-
-    @classmethod
-    def made(cls, ids: np.ndarray, starts: np.ndarray, bits: np.ndarray) -> Pool:
-        starts = np.append(starts, len(ids))
+        ids, bits = np.concatenate(stream.ids), np.concatenate(stream.bits)
+        starts = np.append(np.flatnonzero(bits & SENTENCE_START), len(ids))
         sizes = np.diff(starts)
         fits = (sizes >= SHORTEST) & (sizes <= LONGEST)
         follows = (bits[starts[1:-1]] & DOCUMENT_START) == 0
-        document = np.cumsum((bits[starts[:-1]] & DOCUMENT_START) > 0)
-        return cls(ids, starts, np.flatnonzero(fits), np.flatnonzero(fits[:-1] & fits[1:] & follows), document)
+        return cls(ids, starts, np.flatnonzero(fits), np.flatnonzero(fits[:-1] & fits[1:] & follows))
 
-    def together(self, count: int, group: int, chance: np.random.Generator) -> np.ndarray:
-        """So many of `near`, in groups of one document where it has as many."""
-        first = chance.integers(len(self.near), size=-(-count // group))
-        which = (first[:, None] + 2 * np.arange(group)).clip(max=len(self.near) - 1)
-        astray = self.document[self.near[which]] != self.document[self.near[first]][:, None]
-        which[astray] = chance.integers(len(self.near), size=astray.sum())
-        return self.near[which.ravel()[:count]]
-
-    def pairs(self, count: int, near: float, shared: float, group: int, chance: np.random.Generator) -> np.ndarray:
-        """(2, count, 2) where the two texts of each pair begin and end. Of sentences that have no neighbours all are
-        paired with themselves."""
-        kind = chance.random(count)
-        if not len(self.near):
-            kind[:] = 1.0
-        which = chance.choice(self.alone, count)
-        beside = kind < near + shared
-        which[beside] = self.together(beside.sum(), group, chance)
-        next_one = which + (kind < near)
-        left, right = (np.stack([self.starts[some], self.starts[some + 1]], 1) for some in (which, next_one))
-        common = (kind >= near) & beside
-        begin, end = self.starts[which[common]], self.starts[which[common] + 2]
-        for side in (left, right):  # stretches of two sentences, between a half and three quarters of them
-            size = np.clip(((0.5 + 0.25 * chance.random(len(begin))) * (end - begin)).astype(int), SHORTEST, LONGEST)
-            at = begin + (chance.random(len(begin)) * (end - begin - size + 1)).astype(int)
-            side[common] = np.stack([at, at + size], 1)
-        return np.stack([left, right])
+    def pairs(self, count: int, chance: np.random.Generator) -> np.ndarray:
+        """(2, count, 2) where the two sentences of each pair begin and end."""
+        first = chance.choice(self.near, count)
+        return np.stack([np.stack([self.starts[some], self.starts[some + 1]], 1) for some in (first, first + 1)])
 
 
 def some_of(pool: Pool, tokenizer: Tokenizer, count: int) -> list[str]:
@@ -224,20 +183,16 @@ def some_of(pool: Pool, tokenizer: Tokenizer, count: int) -> list[str]:
 class Reader:
     """Pairs for every step, as the model reads them: sequences end to end."""
 
-    pools: list[tuple[float, Pool]]
+    pool: Pool
     tokenizer: Tokenizer
-    options: argparse.Namespace
+    batch_size: int
+    seed: int
 
     def batch(self, step: int) -> tuple[Tensor, Tensor, int]:
         """(T,) ids, (2 * B,) lengths, and the longest: first all left texts, then all right ones."""
-        options, chance = self.options, np.random.default_rng([self.options.seed, step])
-        left, right = [], []
-        counts = chance.multinomial(options.batch_size, [share for share, _ in self.pools])
-        for (_, pool), count in zip(self.pools, counts.tolist(), strict=True):
-            both = pool.pairs(count, options.near, options.shared, options.group, chance)
-            for side, places in zip((left, right), both, strict=True):
-                side.append(self._ids(pool, places, chance))
-        ids, sizes = (np.concatenate(parts) for parts in zip(*left, *right, strict=True))
+        chance = np.random.default_rng([self.seed, step])
+        sides = [self._ids(places, chance) for places in self.pool.pairs(self.batch_size, chance)]
+        ids, sizes = (np.concatenate(parts) for parts in zip(*sides, strict=True))
         ends = np.cumsum(sizes + 2)
         found = np.empty(ends[-1], np.int64)
         inner = np.ones(len(found), bool)
@@ -246,24 +201,21 @@ class Reader:
         found[inner] = ids
         return torch.from_numpy(found), torch.from_numpy(sizes + 2), LONGEST + 2
 
-    def _ids(self, pool: Pool, places: np.ndarray, chance: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens of these texts and how many of each, some dropped and some hidden."""
+    def _ids(self, places: np.ndarray, chance: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of these texts and how many of each, some dropped."""
         sizes = places[:, 1] - places[:, 0]
         owner = np.repeat(np.arange(len(sizes)), sizes)
         first = np.cumsum(sizes) - sizes
         at = np.arange(len(owner)) - first[owner] + places[owner, 0]
-        kept = chance.random(len(at)) >= self.options.drop
+        kept = chance.random(len(at)) >= DROPPED
         kept[first] |= np.bincount(owner, kept, len(sizes)) == 0  # something is always left
-        ids = pool.ids[at[kept]].astype(np.int64)
-        ids[chance.random(len(ids)) < self.options.hide] = self.tokenizer.mask_id
-        return ids, np.bincount(owner[kept], minlength=len(sizes))
+        return self.pool.ids[at[kept]].astype(np.int64), np.bincount(owner[kept], minlength=len(sizes))
 
 
-def learn(
-    model: Model, pools: list[tuple[float, Pool]], pairs: list[SimilarInput], options: argparse.Namespace
-) -> dict[str, float]:
+def learn(model: Model, pool: Pool, pairs: list[SimilarInput], options: argparse.Namespace) -> dict[str, float]:
     """Teach it, and look at the training pairs now and then."""
-    reader, albert, device = Reader(pools, model.tokenizer, options), model.albert, model.device
+    reader = Reader(pool, model.tokenizer, options.batch_size, options.seed)
+    albert, device = model.albert, model.device
     head: SentenceHead = albert.heads[SentenceHead.name].requires_grad_(True)  # type: ignore[assignment]
     optimizer = adamw(albert, weight_decay=0.01)
     own = torch.arange(options.batch_size, device=device)
@@ -278,7 +230,7 @@ def learn(
         with torch.autocast(device.type, torch.bfloat16, enabled=model.bf16):
             states = albert.encoder.packed(ids, lengths, longest=longest)  # (T, H)
         left, right = F.normalize(vectors_of(head, states, ids, lengths), dim=1).chunk(2)
-        alike = left @ right.T / options.temperature  # (B, B)
+        alike = left @ right.T / TEMPERATURE  # (B, B)
         loss = (F.cross_entropy(alike, own) + F.cross_entropy(alike.T, own)) / 2
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

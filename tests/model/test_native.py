@@ -223,7 +223,7 @@ def test_wrong_questions_are_refused_before_anything_is_read() -> None:
         for rows in ([3, 99], [-1]):
             with pytest.raises(DataError, match="between 0 and 11"):
                 encoder(ids, rows=torch.tensor(rows))
-        with pytest.raises(DataError, match="over 3"):
+        with pytest.raises(DataError, match="not of 0 to 3"):
             encoder.packed(ids_of(10), torch.tensor([5, 5]), longest=3)
         few = torch.tensor([3, 1], dtype=torch.int32)
         assert torch.equal(encoder(ids, rows=few), encoder(ids, rows=few.long()))

@@ -13,14 +13,12 @@ import torch
 
 from litebert.model import native
 from litebert.model.native import Kernel, NativePasses
+from tests.conftest import missing
 from tests.model.test_native import LENGTHS, both, encoder_of, ids_of, off
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 PANEL = 16
 FLAGS = tuple(flag for flag in native.FLAGS if flag not in ("-march=native", "-shared", "-fPIC"))
-pytestmark = pytest.mark.skipif(
-    not (shutil.which(COMPILER) and shutil.which(EMULATOR)), reason=f"no {COMPILER}, or no {EMULATOR}"
-)
 
 
 class Emulated:
@@ -67,6 +65,9 @@ def _arrays(product: Any) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def arm(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
+    for tool, package in ((COMPILER, "g++-aarch64-linux-gnu"), (EMULATOR, "qemu-user")):
+        if shutil.which(tool) is None:
+            missing(f"{tool} (apt-get install {package})")
     program = tmp_path_factory.mktemp("arm") / "run"
     flags = (*FLAGS, "-march=armv8.2-a+dotprod", "-static", f"-I{native.SOURCE.parent}")
     subprocess.run([COMPILER, *flags, "-o", program, Path(__file__).with_name("arm.cpp")], check=True, timeout=120)

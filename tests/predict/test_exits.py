@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 
 import litebert
 from litebert.data.batches import Batch
-from litebert.errors import CheckpointError, ConfigError
+from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.files import read_json, write_json
 from litebert.model import Albert, AlbertConfig
 from litebert.model.int8 import fastest_kernel, has_int8, use_int8
@@ -24,15 +25,18 @@ from litebert.tasks.classify import Exit
 TEXTS = ["昨天", "我们一起去公园看花，天气很好", "他说", "这本书的内容很有意思，值得一读再读", "好"]
 
 
-def taught(**changes: object) -> Model:
+def taught(**changes: Any) -> Model:
     torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "initializer_range": 0.3}
     config = AlbertConfig(
-        vocab_size=10_000, embedding_size=16, hidden_size=32, num_hidden_layers=4, intermediate_size=64,
-        num_attention_heads=4, initializer_range=0.3, **changes,  # type: ignore[arg-type]
-    )  # fmt: skip
+        vocab_size=10_000, embedding_size=16, num_hidden_layers=4, num_attention_heads=4, **sizes | changes
+    )
     task = Classify(["a", "b", "c"])
     tokenizer = litebert.load("litebert-small-zh").tokenizer
-    return Model(Albert(config, {task.head_name: task.head(config)}).eval(), tokenizer, task)
+    model = Model(Albert(config, {task.head_name: task.head(config)}).eval(), tokenizer, task)
+    if model.encoder.relative_bias is not None:  # which begins as nothing
+        torch.nn.init.normal_(model.encoder.relative_bias)
+    return model
 
 
 def batch_of(model: Model, texts: list[str]) -> Batch:
@@ -73,21 +77,31 @@ def test_eight_bits_stop_early_too() -> None:
 
 
 @pytest.mark.skipif(fastest_kernel() is None, reason="no code of our own for eight bits")
-@pytest.mark.parametrize("changes", [{}, {"relative_attention_distance": 3}, {"inner_group_num": 2}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"relative_attention_distance": 3},
+        {"inner_group_num": 2},
+        {"hidden_size": 264, "initializer_range": 0.1},  # wide enough for looks to be split among threads
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_native_code_looks_for_itself_and_says_the_same(
     changes: dict[str, object], threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = taught(**changes)
+    model = taught(**{"initializer_range": 0.15} | changes)  # more sure after two passes than after one
     use_int8(model.encoder)
     texts = [(TEXTS[n % 5] * (1 + n * n % 13))[:90] for n in range(30)]  # more than one group of 384 tokens
     batch, task, before = batch_of(model, texts), Classify(["a", "b", "c"]), torch.get_num_threads()
     assert batch.real.sum() > 800
-    alone = [batch_of(model, [text]) for text in texts]
+    alone, stopped = [batch_of(model, [text]) for text in texts], set[int]()
     torch.set_num_threads(threads)
     try:
         with torch.inference_mode():
-            for sure in (0.0, 0.8, 0.9, 0.95, 1.1):
+            seldom = surer_once_deeper(model, batch)
+            for sure in (0.0, 0.4, seldom, 0.5, 0.7, 0.9, 0.95, 1.1):
                 exits = Exits([1, 2, 4], sure)
                 found, passes = early_scores(model.albert, task, batch, exits)
                 single = [early_scores(model.albert, task, one, exits) for one in alone]
@@ -95,18 +109,41 @@ def test_native_code_looks_for_itself_and_says_the_same(
                     patch.setattr(NativePasses, "until_sure", None)
                     usual, took = early_scores(model.albert, task, batch, exits)
                 assert passes.tolist() == took.tolist() == [one[1].item() for one in single]
+                stopped |= set(passes.tolist())
                 torch.testing.assert_close(found["scores"], usual["scores"], atol=1e-4, rtol=1e-4)
                 torch.testing.assert_close(
                     found["scores"], torch.cat([one[0]["scores"] for one in single]), atol=1e-4, rtol=1e-4
                 )
     finally:
         torch.set_num_threads(before)
+    assert stopped == {1, 2, 4}
     assert len(set(passes.tolist())) == 1
-    assert model.encoder.until_sure(*native_input(batch), [4], nn.Linear(32, 3), 1.0) is not None
+    head = nn.Linear(model.config.hidden_size, 3)
+    assert model.encoder.until_sure(*native_input(batch), [4], head, 1.0) is not None
+
+
+def surer_once_deeper(model: Model, batch: Batch) -> float:
+    """What some text is sure of after two passes and was not after one."""
+    sure = []
+    for model.passes in (1, 2):
+        sure.append(model.task.scores(model.albert, batch)["scores"].softmax(-1).amax(-1))
+    model.encoder.depth = None
+    row = int((sure[1] - sure[0]).argmax())
+    assert sure[1][row] > sure[0][row] + 0.01
+    return float(sure[0][row] + sure[1][row]) / 2
 
 
 def native_input(batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return batch.input_ids[batch.real], batch.real.sum(1), batch.token_type_ids[batch.real]
+
+
+@pytest.mark.skipif(fastest_kernel() is None, reason="no code of our own for eight bits")
+def test_native_code_refuses_sequences_of_nothing() -> None:
+    model = taught()
+    use_int8(model.encoder)
+    ids, lengths = torch.tensor([5, 6]), torch.tensor([2, *[0] * 100])
+    with torch.inference_mode(), pytest.raises(DataError, match="or are not of 1 to 2"):
+        model.encoder.until_sure(ids, lengths, torch.zeros_like(ids), [2, 4], nn.Linear(32, 3), 1.0)
 
 
 @pytest.mark.skipif(fastest_kernel() is None, reason="no code of our own for eight bits")

@@ -346,8 +346,8 @@ class Encoder(nn.Module):
         self, input_ids: Tensor, lengths: Tensor, token_type_ids: Tensor, depths: Sequence[int], head: nn.Linear,
         sure: float,
     ) -> tuple[Tensor, Tensor] | None:  # (S, C), (S,)  # fmt: skip
-        """The same, where native code can look for itself: what the head says of each pooled sequence when it is so
-        sure, and after how many passes."""
+        """`until` for a classifier, where native code can look for itself: what the head says of each pooled sequence
+        when it is so sure, and after how many passes."""
         at_once = getattr(self.run_all, "until_sure", None)
         if at_once is None or self.depth_embeddings is not None:
             return None

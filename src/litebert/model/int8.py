@@ -67,7 +67,7 @@ def fastest_kernel() -> Kernel | None:
         off, times = _trial(tools)
         with suppress(LitebertError):  # a folder that cannot be written
             write_json(record, {"off": off, "native": times[0], "other": times[1]})
-    most = times[1] * (SLOWER if has_onednn() else 1)  # what rounds must gain by it
+    most = times[1] * (SLOWER if has_onednn() else 1)  # eight bits are less exact than float32, so they must gain
     return tools if off < FAR and times[0] < most else None
 
 

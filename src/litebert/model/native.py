@@ -275,7 +275,7 @@ class NativePasses:
         self._check_use(encoder, hidden)
         starts = torch.zeros(len(lengths) + 1, dtype=torch.int32, device="cpu")
         starts[1:] = lengths.cumsum(0)
-        _check(starts, longest, None, len(hidden))
+        _check(starts, longest, None, len(hidden), least=1)  # each is pooled
         blocks, _ = _steps(encoder, range(depths[-1]))
         bias = None if bias is None else bias.float().contiguous()
         weights = [one.detach().float().contiguous() for layer in (encoder.pooler, head) for one in layer.parameters()]
@@ -372,11 +372,13 @@ def _steps(encoder: Encoder, passes: range) -> tuple[Tensor, Tensor | None]:
     return torch.tensor(numbers, dtype=torch.int32, device="cpu"), added
 
 
-def _check(starts: Tensor, longest: int, rows: Tensor | None, tokens: int) -> None:
+def _check(starts: Tensor, longest: int, rows: Tensor | None, tokens: int, least: int = 0) -> None:
     """Nothing beyond what is there is read or written."""
     lengths = starts.diff()
-    if int(lengths.min()) < 0 or int(lengths.max()) > longest or int(starts[-1]) != tokens:
-        raise DataError(f"sequences of {lengths.tolist()} tokens do not fit {tokens} rows, or are over {longest}")
+    if int(lengths.min()) < least or int(lengths.max()) > longest or int(starts[-1]) != tokens:
+        raise DataError(
+            f"sequences of {lengths.tolist()} tokens do not fit {tokens} rows, or are not of {least} to {longest}"
+        )
     if rows is not None and not 0 <= int(rows.min()) <= int(rows.max()) < tokens:
         raise DataError(f"wanted rows must lie between 0 and {tokens - 1}; there are {tokens} real tokens")
 

@@ -185,9 +185,13 @@ class Process:
         """What it computes on, and with how many others: a device that is shared is slower for each."""
         if self.device.type != "cuda":
             return f"CPU, {torch.get_num_threads()} threads"
-        sharing = -(-self.beside // torch.cuda.device_count())
         name = torch.cuda.get_device_name(self.device)
-        return f"{name} that {sharing} cells share" if sharing > 1 else name
+        return f"{name} that {self.sharing} cells share" if self.sharing > 1 else name
+
+    @property
+    def sharing(self) -> int:
+        """How many compute on its device."""
+        return -(-self.beside // torch.cuda.device_count()) if self.device.type == "cuda" else 1
 
     def wait(self) -> None:
         """Until all are here."""
@@ -233,9 +237,8 @@ def work(config: Config, console: Console, process: Process) -> bool:
     if not process.rank:
         process.wait()
     shares = shared_out(seconds, process.world)
-    announce(
-        console, config, plan, len(jobs), seconds, max(sum(seconds[number] for number in share) for share in shares)
-    )
+    longest = max(sum(seconds[number] for number in share) for share in shares)
+    announce(console, config, plan, len(jobs), seconds, longest, process.sharing)
     process.wait()  # until all have seen what is missing
     mine = [(left[number], seconds[number]) for number in shares[process.rank]]
     finished = config.estimate or _run_all(mine, workshop)
@@ -255,7 +258,9 @@ def jobs_of(tables: Sequence[TableName], seeds: int, common: Settings) -> list[J
     ]
 
 
-def announce(console: Console, config: Config, plan: Plan, jobs: int, seconds: Sequence[float], longest: float) -> None:
+def announce(
+    console: Console, config: Config, plan: Plan, jobs: int, seconds: Sequence[float], longest: float, sharing: int
+) -> None:
     """What is about to happen, and what it will take."""
     meant = sum(len(rows_of(table, plan.common)) for table in config.tables)
     cells = jobs // config.seeds
@@ -268,7 +273,7 @@ def announce(console: Console, config: Config, plan: Plan, jobs: int, seconds: S
     if seconds:
         lines.append(
             f"{len(seconds)} to run: {plan.tokens * len(seconds):,} tokens, about {duration(longest)}, by a rehearsal "
-            "of the common model"
+            "of the common model" + (f" alone; {sharing} that share a GPU take longer" if sharing > 1 else "")
         )
     for line in lines:
         console.print(line, highlight=False, markup=False)

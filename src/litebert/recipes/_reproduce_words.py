@@ -169,7 +169,7 @@ def _counts(judgements: Sequence[Judgement]) -> str:
     """So many hold, so many do not, ..."""
     words: dict[Verdict, str] = {
         "holds": "{} hold here", "does not hold": "{} do not", "too close to tell": "{} are too close to tell",
-        "nothing learned": "{} say nothing, as no model has learned what they are about", "not run": "{} were not run",
+        "nothing learned": "{} say nothing, as what they rest on was not learned", "not run": "{} were not run",
     }  # fmt: skip
     found = {name: sum(one.verdict == name for one in judgements) for name in words}
     always = ("holds", "does not hold", "too close to tell")
@@ -181,7 +181,7 @@ def _findings(results: Results, table: TableName, judgements: Sequence[Judgement
     starts = {
         "holds": "Found here too", "does not hold": "Not so here, but the other way round",
         "too close to tell": "Too close to tell",
-        "nothing learned": "No model has learned what this is about, so it says nothing",
+        "nothing learned": "What this rests on was not learned, so it says nothing",
     }  # fmt: skip
     blocks = []
     for verdict, start in starts.items():
