@@ -8,18 +8,23 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from litebert.data.batches import Batch
 from litebert.errors import ConfigError, DataError
-from litebert.model import AlbertConfig, Encoder, native
+from litebert.model import Albert, AlbertConfig, Encoder, native
 from litebert.model.config import ACTIVATIONS, Sharing
 from litebert.model.int8 import fastest_kernel, has_onednn, is_int8, leave_int8, use_int8
 from litebert.model.native import NativePasses, kernel
+from litebert.model.sentences import SentenceHead, SentenceMap
+from litebert.tasks.base import vectors_of
 
 pytestmark = pytest.mark.skipif(
     native.compiler_here() is None or not native.can_compute(),
@@ -379,3 +384,92 @@ def test_a_compiler_that_fails_is_told_of_and_leaves_nothing_behind(
     with pytest.warns(UserWarning, match="did not make code for this CPU"):
         assert native.kernel.__wrapped__() is None
     assert [path.suffix for path in empty_cache.iterdir()] == [".lock"]
+
+
+def head_of(size: int, hidden: int, **changes: object) -> SentenceHead:
+    random = np.random.default_rng(2)
+    weight = random.normal(size=(size, hidden)).astype(np.float32)
+    made = SentenceMap(weight, random.normal(size=size).astype(np.float32), random.random(100, dtype=np.float32))
+    return SentenceHead(replace(made, **changes))
+
+
+def vectors_both(encoder: Encoder, head: SentenceHead | None, ids: Tensor, mask: Tensor | None) -> list[Tensor]:
+    """From tokens to vectors in one call, and what torch makes of the states of the same passes."""
+    use_native(encoder)
+    albert = Albert(encoder.config, {} if head is None else {SentenceHead.name: head}).eval()
+    albert.encoder = encoder
+    kinds = (torch.arange(ids.shape[1]) % 3 == 0).long().expand_as(ids)
+    batch = Batch(ids, mask, kinds, torch.arange(len(ids)), len(ids))
+    with torch.inference_mode():
+        found = [vectors_of(albert, batch)]
+        handle = encoder.register_forward_hook(lambda *_: None)  # who looks at an encoder must see it work
+        found.append(vectors_of(albert, batch))
+        handle.remove()
+    return found
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {},
+        {"hidden_size": 30, "num_attention_heads": 3, "intermediate_size": 50, "embedding_size": 7},
+        {"depth_embedding": True, "inner_group_num": 2},
+        {"relative_attention_distance": 8, "num_hidden_groups": 3},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("head", ["none", "map", "length one", "no counts"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_vectors_in_one_call_are_those_of_the_states(shape: dict[str, object], head: str, padded: bool) -> None:
+    encoder = encoder_of(**shape)
+    changes = {"map": {}, "length one": {"of_length_one": True}, "no counts": {"tokens": None}}
+    made = head_of(24, encoder.config.hidden_size, **changes[head]) if head in changes else None
+    lengths = torch.tensor(LENGTHS) if padded else torch.full((3,), 37)
+    ids = ids_of(len(lengths), int(lengths.max()))
+    mask = torch.arange(ids.shape[1]) < lengths[:, None] if padded else None
+    found, truth = vectors_both(encoder, made, ids, mask)
+    assert not torch.equal(found, truth)  # it is other code
+    assert off(found, truth) < 0.01  # a number at the border of two whole ones may fall to either side
+
+
+@pytest.mark.parametrize(
+    "kind", ["a hook on the map", "bfloat16", "of other passes", "of the first token", "not in one piece"]
+)
+def test_vectors_that_native_code_cannot_make_are_made_by_torch(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, heard = encoder_of(), []
+    head = head_of(24, 64, **{"of other passes": {"passes": 2}, "of the first token": {"pooling": "cls"}}.get(kind, {}))
+    if kind == "a hook on the map":
+        head.register_forward_hook(lambda *_: heard.append(1))
+    if kind == "bfloat16":
+        encoder.to(torch.bfloat16)
+    if kind == "not in one piece":
+        encoder.word_embeddings.weight.data = encoder.word_embeddings.weight.data.T.contiguous().T
+    run: list[int] = []
+    do = NativePasses._do
+    monkeypatch.setattr(
+        NativePasses, "_do", lambda self, encoder, job: (run.append(bool(job.vectors)), do(self, encoder, job))
+    )
+    found, truth = vectors_both(encoder, head, ids_of(2, 9), None)
+    assert off(found, truth) < 1e-5
+    assert run
+    assert not any(run)
+    assert bool(heard) == (kind == "a hook on the map")
+
+
+def test_tokens_that_the_tables_do_not_have_are_refused() -> None:
+    encoder = encoder_of()
+    use_native(encoder)
+    ids, kinds = ids_of(1, 5)[0], torch.zeros(5, dtype=torch.long)
+    with torch.inference_mode():
+        for wrong in (100, -1):
+            with pytest.raises(DataError, match="between 0 and 99"):
+                encoder.vectors(
+                    ids.clone().index_fill(0, torch.tensor([3]), wrong), torch.tensor([5]), kinds, None, None
+                )
+        with pytest.raises(DataError, match="token_type_ids between 0 and 1"):
+            encoder.vectors(ids, torch.tensor([5]), kinds + 2, None, None)
+        with pytest.raises(DataError, match="longer than the model's 512"):
+            encoder.vectors(ids_of(600), torch.tensor([600]), torch.zeros(600, dtype=torch.long), None, None)
+        with pytest.raises(DataError, match="do not fit 5 rows"):
+            encoder.vectors(ids, torch.tensor([3, 3]), kinds, None, None)
+    assert encoder.vectors(ids, torch.tensor([5]), kinds, None, None) is None  # where somebody may differentiate

@@ -111,11 +111,11 @@ def collate(examples: Sequence[Example], pad_id: int, columns: int | None = None
     for row, sequence in enumerate(sequences):
         ids[row, : lengths[row]] = sequence.ids
         types[row, : lengths[row]] = sequence.type_ids
-    real = np.arange(ids.shape[1]) < lengths[:, None]
+    padded = columns is not None or int(lengths.min()) < width
     owner = np.repeat(np.arange(len(examples)), [len(example.sequences) for example in examples])
     return Batch(
         torch.from_numpy(ids),
-        None if columns is None and real.all() else torch.from_numpy(real),
+        torch.from_numpy(np.arange(width) < lengths[:, None]) if padded else None,
         torch.from_numpy(types),
         torch.from_numpy(owner),
         len(examples),

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from litebert.errors import ConfigError, DataError
 from litebert.model.adapters import DepthAdapters
 from litebert.model.attention import Backend, Dense, Layout, Packed, attend, choose_backend
-from litebert.model.conditions import has_hooks, has_kernels, is_current, is_plain, is_untouched
+from litebert.model.conditions import has_hooks, has_kernels, is_current, is_plain, is_told, is_untouched
 from litebert.model.config import ACTIVATIONS, AlbertConfig, Half
 from litebert.model.eight import has_eight
 from litebert.model.fused import TANH, Plan, Weights, run_passes
@@ -359,6 +359,26 @@ class Encoder(nn.Module):
         )  # fmt: skip
         return found
 
+    def vectors(
+        self,
+        input_ids: Tensor,
+        lengths: Tensor,
+        token_type_ids: Tensor,
+        linear: nn.Linear | None,
+        counts: Tensor | None,
+    ) -> Tensor | None:  # (S, D)
+        """A map of the mean of the last states of each sequence, where native code computes all of that; `counts`,
+        (V,), say how much each token counts in it."""
+        at_once, longest = getattr(self.run_all, "vectors", None), int(lengths.max())
+        told = any(map(is_told, (self, self.word_embeddings, self.embedding_norm, self.project)))
+        if at_once is None or told or self.training or torch.is_grad_enabled():
+            return None
+        self._check_length(longest)
+        found: Tensor | None = at_once(
+            self, input_ids, lengths, token_type_ids, self._attention_bias(longest), linear, counts
+        )
+        return found
+
     def _begun(
         self, input_ids: Tensor, lengths: Tensor, first: Tensor, token_type_ids: Tensor, longest: int
     ) -> Tensor:  # (T, H)
@@ -393,15 +413,18 @@ class Encoder(nn.Module):
     def _embed(
         self, words: Tensor, positions: Tensor, segments: Tensor | None, longest: int
     ) -> Tensor:  # (..., E) -> (..., H)
+        self._check_length(longest)
+        segments = torch.zeros_like(positions) if segments is None else segments
+        # in transformers' order of addition, so that even the rounding is the same
+        embedded = words + self.segment_embeddings(segments) + self.position_embeddings(positions)
+        return self.project(self.embedding_dropout(self.embedding_norm(embedded)))
+
+    def _check_length(self, longest: int) -> None:
         limit = self.config.max_position_embeddings
         if longest > limit:
             raise DataError(
                 f"a sequence of {longest} tokens is longer than the model's {limit}; truncate it to {limit}"
             )
-        segments = torch.zeros_like(positions) if segments is None else segments
-        # in transformers' order of addition, so that even the rounding is the same
-        embedded = words + self.segment_embeddings(segments) + self.position_embeddings(positions)
-        return self.project(self.embedding_dropout(self.embedding_norm(embedded)))
 
     def _run(
         self, hidden: Tensor, layout: Layout, depth: int | None, rows: Tensor | None,

@@ -15,7 +15,12 @@ def is_current(device: torch.device) -> bool:
 
 def has_hooks(part: torch.nn.Module) -> bool:
     """Does somebody want to be told when it, or what is in it, is called?"""
-    return any(one._forward_hooks or one._forward_pre_hooks or one._backward_hooks for one in part.modules())
+    return any(map(is_told, part.modules()))
+
+
+def is_told(part: torch.nn.Module) -> bool:
+    """Does somebody want to be told when it is called itself?"""
+    return bool(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks)
 
 
 def is_untouched(layer: torch.nn.Module) -> bool:

@@ -240,16 +240,35 @@ struct Look {
     float sure;
 };
 
+// What is read where no states are given: tokens, whose embeddings are added up, normalized and widened.
+struct Words {
+    const int64_t *ids, *kinds;                 // (T,), those of kinds 0 or 1 in most models
+    const float *words, *segments, *positions;  // (words_known, E), (kinds_known, E), (longest or more, E)
+    Norm norm;                                  // (E,)
+    const float *weight, *bias;                 // (columns / PANEL, E, PANEL), (columns,)
+    int32_t width, words_known, kinds_known;    // E first
+};
+
+// One vector of each sequence, where no states are wanted: the mean of its last states, and a linear map of it.
+struct Vectors {
+    const float* counts;         // (words_known,) how much a token counts in the mean, or none: all alike
+    const float *weight, *bias;  // (size, H), (size,), or none
+    float* found;                // (sequences, size)
+    int32_t size;
+};
+
 struct Job {
-    const float* given;     // (T, H)
-    float* found;           // (T, H), or (R, H) for the wanted rows
+    const float* given;     // (T, H), or none
+    float* found;           // (T, H), or (R, H) for the wanted rows, or none
     const int32_t* starts;  // (sequences + 1,)
     const int32_t* blocks;  // (steps, 2): which attention and which ffn, one after the other
     const float* added;     // (steps, H) before each of them, or none
     const float* bias;      // (N, longest, longest) by column, or none
     const int64_t* rows;    // (wanted,), or none
     uint8_t* workspace;
-    const Look* look;  // or none; nothing is found then, or added, or wanted
+    const Look* look;        // or none; nothing is found then, or added, or wanted
+    const Words* words;      // or none
+    const Vectors* vectors;  // or none; nothing is wanted then, and there are words
     int32_t sequences, steps, longest, wanted;
 };
 
@@ -540,7 +559,7 @@ struct Space {
     Rounded small, wide;
     size_t bytes;
 
-    Space(uint8_t* memory, int count, int longest, int threads, const Network& net) {
+    Space(uint8_t* memory, int count, int threads, const Network& net, const Job& job) {
         const Product &qkv_ = net.attention[0].qkv, &narrow = net.ffn[0].narrow;
         const size_t rows = count + ROWS, hidden = padded(net.hidden);  // room for a whole tile
         bytes = 0;
@@ -558,8 +577,9 @@ struct Space {
             narrow.groups
         };
         const size_t own = std::max(
-            Scratch::floats(in_lanes(longest), in_lanes(net.hidden / net.heads)),
-            static_cast<size_t>(ROW_BLOCK) * narrow.depth / narrow.groups
+            {Scratch::floats(in_lanes(job.longest), in_lanes(net.hidden / net.heads)),
+             static_cast<size_t>(ROW_BLOCK) * narrow.depth / narrow.groups,
+             static_cast<size_t>(CHUNK) * (job.words ? job.words->width : 0)}
         );
         scratch_floats = (own + 15) / 16 * 16;
         scratch = floats(threads * scratch_floats);
@@ -579,7 +599,7 @@ class Runner {
           job(job),
           team(team),
           hidden(padded(net.hidden)),
-          space(job.workspace, most_rows, job.longest, team.size, net),
+          space(job.workspace, most_rows, team.size, net, job),
           own(space.scratch + thread * space.scratch_floats) {}
 
     // Sequences first to last through all steps.
@@ -589,12 +609,17 @@ class Runner {
         starts.clear(), numbers.clear();
         for (int sequence = first; sequence <= last; ++sequence) starts.push_back(job.starts[sequence] - start);
         for (int sequence = first; sequence < last; ++sequence) numbers.push_back(sequence);
-        team.share_rows(tokens, [&](int row) {
-            float* state = space.states + static_cast<size_t>(row) * hidden;
-            std::memcpy(state, job.given + static_cast<size_t>(start + row) * net.hidden, 4 * net.hidden);
-            std::fill(state + net.hidden, state + hidden, 0.0f);
-            std::fill_n(space.context + static_cast<size_t>(row) * hidden, hidden, 0.0f);
-            begin(row, 0);
+        team.share((tokens + CHUNK - 1) / CHUNK, [&](int chunk) {
+            const int from = chunk * CHUNK, to = std::min(tokens, from + CHUNK);
+            if (job.words) embed(start, from, to);
+            for (int row = from; row < to; ++row) {
+                float* state = space.states + static_cast<size_t>(row) * hidden;
+                if (job.given)
+                    std::memcpy(state, job.given + static_cast<size_t>(start + row) * net.hidden, 4 * net.hidden);
+                std::fill(state + net.hidden, state + hidden, 0.0f);
+                std::fill_n(space.context + static_cast<size_t>(row) * hidden, hidden, 0.0f);
+                begin(row, 0);
+            }
         });
         for (int step = 0, next = 0; step < job.steps && !numbers.empty(); ++step) {
             const AttentionHalf& attention = net.attention[job.blocks[2 * step]];
@@ -615,6 +640,8 @@ class Runner {
             normalize_all(ffn.norm, rows, step + 1);
             if (job.look && step + 1 == job.look->steps[next])
                 look(++next, is_last);
+            else if (is_last && job.vectors)
+                give_vectors(start);
             else if (is_last)
                 give(start, rows, some);
         }
@@ -629,6 +656,34 @@ class Runner {
     float* const own;
     int tokens = 0;
     std::vector<int> starts, numbers;  // of the sequences that are left: where they begin here, and which they are
+
+    // The first states of some rows, CHUNK at the most.
+    void embed(int start, int first, int last) {
+        const Words& by = *job.words;
+        const size_t width = by.width;
+        for (int row = first; row < last; ++row) {
+            const int sequence = std::upper_bound(starts.begin(), starts.end(), row) - starts.begin() - 1;
+            const float *word = by.words + by.ids[start + row] * width,
+                        *segment = by.segments + by.kinds[start + row] * width,
+                        *position = by.positions + (row - starts[sequence]) * width;
+            float* to = own + (row - first) * width;
+            for (size_t i = 0; i < width; ++i) to[i] = word[i] + segment[i] + position[i];
+            normalize(to, by.width, by.norm, net.epsilon);
+        }
+        for (int column = 0; column < hidden; column += PANEL) {
+            Floats sums[CHUNK][VECTORS];
+            for (int r = 0; r < CHUNK; ++r)
+                for (int v = 0; v < VECTORS; ++v) sums[r][v] = load(by.bias + column + v * LANES);
+            for (size_t k = 0; k < width; ++k)
+                for (int v = 0; v < VECTORS; ++v) {
+                    const Floats weight = load(by.weight + column * width + k * PANEL + v * LANES);
+                    for (int r = 0; r < CHUNK; ++r) sums[r][v] += weight * own[r * width + k];
+                }
+            for (int row = first; row < last; ++row)
+                for (int v = 0; v < VECTORS; ++v)
+                    store(space.states + static_cast<size_t>(row) * hidden + column + v * LANES, sums[row - first][v]);
+        }
+    }
 
     // A row of states before a step: what is added to it there, and in eight bits.
     void begin(int row, int step) {
@@ -764,6 +819,34 @@ class Runner {
         });
     }
 
+    void give_vectors(int start) {
+        const Vectors& to = *job.vectors;
+        const int count = numbers.size(), panels = hidden / PANEL, block = 16;
+        team.share(count * panels, [&](int task) {
+            const int s = task / panels, column = task % panels * PANEL;
+            float total = 0;
+            Floats sums[VECTORS] = {};
+            for (int row = starts[s]; row < starts[s + 1]; ++row) {
+                const float counts = to.counts ? to.counts[job.words->ids[start + row]] : 1.0f;
+                total += counts;
+                for (int v = 0; v < VECTORS; ++v)
+                    sums[v] += load(space.states + static_cast<size_t>(row) * hidden + column + v * LANES) * counts;
+            }
+            for (int v = 0; v < VECTORS; ++v)
+                store(space.sums + static_cast<size_t>(s) * hidden + column + v * LANES,
+                      sums[v] * (1.0f / std::max(total, 1e-9f)));
+        });
+        team.share((to.size + block - 1) / block, [&](int task) {
+            for (int i = task * block; i < std::min(to.size, (task + 1) * block); ++i)
+                for (int s = 0; s < count; ++s) {
+                    const float* mean = space.sums + static_cast<size_t>(s) * hidden;
+                    to.found[static_cast<size_t>(numbers[s]) * to.size + i] =
+                        to.weight ? dot(to.weight + static_cast<size_t>(i) * net.hidden, mean, net.hidden) + to.bias[i]
+                                  : mean[i];
+                }
+        });
+    }
+
     void give(int start, int rows, bool some) {
         team.share(1, [&](int) {
             if (!some) {
@@ -826,7 +909,17 @@ extern "C" {
 int litebert_panel() { return PANEL; }
 
 size_t litebert_workspace(const Network* net, const Job* job, int threads) {
-    return Space(nullptr, most_rows(*job), job->longest, threads, *net).bytes;
+    return Space(nullptr, most_rows(*job), threads, *net, *job).bytes;
+}
+
+// Is every token in the tables?
+bool litebert_knows(const Job* job) {
+    const Words& by = *job->words;
+    const int tokens = job->starts[job->sequences];
+    const auto all = [=](const int64_t* of, int known) {
+        return std::all_of(of, of + tokens, [=](int64_t number) { return 0 <= number && number < known; });
+    };
+    return all(by.ids, by.words_known) && all(by.kinds, by.kinds_known);
 }
 
 // `parallel` and `team_size` are GOMP_parallel and omp_get_num_threads of the library whose threads torch uses.

@@ -18,8 +18,8 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from ctypes import POINTER, Structure, byref, c_float, c_int32, c_size_t, c_void_p, pointer
-from functools import cache
+from ctypes import POINTER, Structure, byref, c_bool, c_float, c_int32, c_size_t, c_void_p, pointer
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -32,7 +32,7 @@ from litebert.errors import CheckpointError, ConfigError, DataError, LitebertErr
 from litebert.files import replacing, sha256_of
 from litebert.model.albert import Encoder
 from litebert.model.attention import Dense, Layout, Packed
-from litebert.model.config import Half
+from litebert.model.config import AlbertConfig, Half
 from litebert.model.rounding import rounded
 
 SOURCE = Path(__file__).with_name("native.cpp")
@@ -86,10 +86,25 @@ class _Look(Structure):
     )
 
 
+class _Words(Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("ids", "kinds", "words", "segments", "positions")),
+        ("norm", _Norm),
+        *((name, c_void_p) for name in ("weight", "bias")),
+        *((name, c_int32) for name in ("width", "words_known", "kinds_known")),
+    )
+
+
+class _Vectors(Structure):
+    _fields_ = (*((name, c_void_p) for name in ("counts", "weight", "bias", "found")), ("size", c_int32))
+
+
 class _Job(Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("given", "found", "starts", "blocks", "added", "bias", "rows", "workspace")),
         ("look", POINTER(_Look)),
+        ("words", POINTER(_Words)),
+        ("vectors", POINTER(_Vectors)),
         *((name, c_int32) for name in ("sequences", "steps", "longest", "wanted")),
     )
 
@@ -124,7 +139,7 @@ def compiled_with(flags: tuple[str, ...]) -> Kernel | None:
     try:
         path = _compiled(compiler, flags)
         library = ctypes.CDLL(str(path))
-        library.litebert_workspace.restype = c_size_t
+        library.litebert_workspace.restype, library.litebert_knows.restype = c_size_t, c_bool
         return Kernel(path, library, parallel, team_size, library.litebert_panel())
     except subprocess.CalledProcessError as error:
         why = error.stderr.decode(errors="replace").strip().splitlines()
@@ -252,17 +267,17 @@ class NativePasses:
         found = hidden.new_empty(len(hidden) if rows is None else len(rows), hidden.shape[1])
         if not found.numel():
             return found
-        blocks, added = _steps(encoder, passes)
+        blocks, added = _steps(encoder.config, passes), _added(encoder, passes)
         bias = None if bias is None else bias.float().contiguous()
         rows = None if rows is None else rows.to(torch.int64).contiguous()
         if isinstance(layout, Packed):
             starts = layout.starts.to(torch.int32)
         else:
-            starts = torch.arange(layout.batch + 1, dtype=torch.int32, device=hidden.device) * layout.length
+            starts = torch.arange(0, len(hidden) + 1, layout.length, dtype=torch.int32, device="cpu")
         _check(starts, layout.length, rows, len(hidden))
-        places = (0 if one is None else one.data_ptr() for one in (hidden, found, starts, blocks, added, bias, rows))
+        places = _places(hidden, found, starts, blocks, added, bias, rows)
         wanted = 0 if rows is None else len(rows)
-        self._do(encoder, _Job(*places, 0, None, len(starts) - 1, len(blocks), layout.length, wanted))
+        self._do(encoder, _Job(*places, 0, None, None, None, len(starts) - 1, len(blocks), layout.length, wanted))
         return found
 
     def until_sure(
@@ -271,21 +286,55 @@ class NativePasses:
     ) -> tuple[Tensor, Tensor]:  # (S, C), (S,)  # fmt: skip
         """What a classifier says of each sequence where it is so sure, and after how many passes: all in one call,
         since a look by torch takes as long as half a pass of a short text."""
-        longest, hidden = int(lengths.max()), hidden.float().contiguous()
+        hidden = hidden.float().contiguous()
         self._check_use(encoder, hidden)
-        starts = torch.zeros(len(lengths) + 1, dtype=torch.int32, device="cpu")
-        starts[1:] = lengths.cumsum(0)
-        _check(starts, longest, None, len(hidden), least=1)  # each is pooled
-        blocks, _ = _steps(encoder, range(depths[-1]))
+        starts, longest = _starts(lengths, len(hidden))
+        blocks = _steps(encoder.config, range(depths[-1]))
         bias = None if bias is None else bias.float().contiguous()
         weights = [one.detach().float().contiguous() for layer in (encoder.pooler, head) for one in layer.parameters()]
         steps = torch.tensor(depths, dtype=torch.int32, device="cpu") * encoder.config.inner_group_num
         scores = torch.empty(len(lengths), len(head.bias), device="cpu")
         stopped = torch.empty(len(lengths), dtype=torch.int32, device="cpu")
-        look = _Look(*(one.data_ptr() for one in (*weights, steps, scores, stopped)), len(head.bias), len(depths), sure)
-        places = (0 if one is None else one.data_ptr() for one in (hidden, None, starts, blocks, None, bias, None))
-        self._do(encoder, _Job(*places, 0, pointer(look), len(lengths), len(blocks), longest, 0))
+        look = _Look(*_places(*weights, steps, scores, stopped), len(head.bias), len(depths), sure)
+        places = _places(hidden, None, starts, blocks, None, bias, None)
+        self._do(encoder, _Job(*places, 0, pointer(look), None, None, len(lengths), len(blocks), longest, 0))
         return scores, torch.tensor(depths, device="cpu")[stopped.long() - 1]
+
+    def vectors(
+        self, encoder: Encoder, ids: Tensor, lengths: Tensor, kinds: Tensor, bias: Tensor | None,
+        linear: nn.Linear | None, counts: Tensor | None,
+    ) -> Tensor | None:  # (S, D)  # fmt: skip
+        """From tokens to vectors in one call, where the weights are float32: for a short text the few steps by torch
+        before and after the passes take as long as two or three of them."""
+        norm, laid_out = encoder.embedding_norm, self._layout_of(encoder)
+        names = ("word_embeddings", "segment_embeddings", "position_embeddings")
+        tables = [getattr(encoder, name).weight for name in names]
+        mapped = (counts, *((None, None) if linear is None else (linear.weight, linear.bias)))
+        read = (*tables, norm.weight, norm.bias, *mapped)
+        if any(one is not None and (one.dtype != torch.float32 or not one.is_contiguous()) for one in read):
+            return None
+        self._check_use(encoder, tables[0])
+        starts, longest = _starts(lengths, len(ids))
+        passes = range(encoder.checked_depth(encoder.depth))
+        blocks, added = _steps(encoder.config, passes), _added(encoder, passes)
+        bias = None if bias is None else bias.float().contiguous()
+        words = _Words(
+            *_places(ids, kinds, *tables), _Norm(*_places(norm.weight, norm.bias)), *laid_out.project,
+            encoder.config.embedding_size, len(tables[0]), len(tables[1]),
+        )  # fmt: skip
+        size = encoder.config.hidden_size if linear is None else linear.out_features
+        found = torch.empty(len(lengths), size, device="cpu")
+        job = _Job(
+            *_places(None, None, starts, blocks, added, bias, None), 0, None, pointer(words),
+            pointer(_Vectors(*_places(*mapped, found), found.shape[1])), len(lengths), len(blocks), longest, 0,
+        )  # fmt: skip
+        if not self._tools.library.litebert_knows(byref(job)):
+            raise DataError(
+                f"input_ids must lie between 0 and {len(tables[0]) - 1} and token_type_ids between 0 and "
+                f"{len(tables[1]) - 1}; is this the tokenizer that the model came with?"
+            )
+        self._do(encoder, job)
+        return found
 
     def _do(self, encoder: Encoder, job: _Job) -> None:
         laid_out = self._layout_of(encoder)
@@ -336,6 +385,11 @@ class _LaidOut:
             config.num_attention_heads, ACTIVATIONS.index(config.hidden_act), config.layer_norm_eps,
         )  # fmt: skip
 
+        up = -config.hidden_size % panel
+        project = F.pad(encoder.project.weight.detach().float(), (0, 0, 0, up)).view(-1, panel, config.embedding_size)
+        bias = F.pad(encoder.project.bias.detach().float(), (0, up))
+        self.project = self._pointer(project.transpose(1, 2)), self._pointer(bias)
+
     def _product(self, layer: Any, group: int | None = None) -> _Product:
         """A matrix in panels, what goes into it in groups of so many columns at the most."""
         panel = self._panel
@@ -360,16 +414,34 @@ class _LaidOut:
         return values.data_ptr()
 
 
-def _steps(encoder: Encoder, passes: range) -> tuple[Tensor, Tensor | None]:
-    """Which blocks are run one after the other, (steps, 2), and what is added before each of them, (steps, H)."""
-    config, depths = encoder.config, encoder.depth_embeddings
+@lru_cache
+def _steps(config: AlbertConfig, passes: range) -> Tensor:
+    """Which blocks are run one after the other, (steps, 2)."""
     steps = [(layer, inner) for layer in passes for inner in range(config.inner_group_num)]
     numbers = [[config.block_at(half, *step) for half in get_args(Half)] for step in steps]
-    added = None
-    if depths is not None:
-        first = torch.tensor([inner == 0 for _, inner in steps], device="cpu")
-        added = (depths.weight[[layer for layer, _ in steps]].float() * first[:, None]).contiguous()
-    return torch.tensor(numbers, dtype=torch.int32, device="cpu"), added
+    return torch.tensor(numbers, dtype=torch.int32, device="cpu")
+
+
+def _added(encoder: Encoder, passes: range) -> Tensor | None:
+    """What is added before each step, (steps, H)."""
+    if encoder.depth_embeddings is None:
+        return None
+    inner = encoder.config.inner_group_num
+    added = encoder.depth_embeddings.weight.new_zeros(len(passes), inner, encoder.config.hidden_size)
+    added[:, 0] = encoder.depth_embeddings.weight[list(passes)]
+    return added.flatten(0, 1).float()
+
+
+def _places(*tensors: Tensor | None) -> Iterator[int]:
+    return (0 if one is None else one.data_ptr() for one in tensors)
+
+
+def _starts(lengths: Tensor, tokens: int) -> tuple[Tensor, int]:  # (S + 1,)
+    """Where sequences begin that are laid end to end, each of a token or more, and how long the longest is."""
+    starts, longest = torch.zeros(len(lengths) + 1, dtype=torch.int32, device="cpu"), int(lengths.max())
+    starts[1:] = lengths.cumsum(0)
+    _check(starts, longest, None, tokens, least=1)
+    return starts, longest
 
 
 def _check(starts: Tensor, longest: int, rows: Tensor | None, tokens: int, least: int = 0) -> None:
@@ -384,6 +456,7 @@ def _check(starts: Tensor, longest: int, rows: Tensor | None, tokens: int, least
 
 
 def _weights(encoder: Encoder) -> Iterator[Tensor]:
+    yield from (encoder.project.weight, encoder.project.bias)
     for block in (*encoder.attention, *encoder.ffn):
         for part in block.children():  # faster than block.parameters(), and asked for in every question
             yield from (weight for weight in part._parameters.values() if weight is not None)

@@ -81,6 +81,11 @@ class SentenceHead(nn.Module):
         self.tokens: Tensor | None
         self.register_buffer("tokens", None if made.tokens is None else torch.from_numpy(made.tokens).float())
 
+    @property
+    def is_mean(self) -> bool:
+        """Of the last states, weighted or not."""
+        return self.pooling == "mean" and self.passes == 1
+
     def forward(self, states: Tensor, ids: Tensor, real: Tensor) -> Tensor:  # (N, L, H), (N, L) twice -> (N, D)
         found = exact(self.linear, pooled(states, ids, real, self.pooling, self.tokens))
         return F.normalize(found, dim=1) if self.of_length_one else found

@@ -98,8 +98,8 @@ class Model:
     @property
     def dimensions(self) -> int:
         """How many numbers its vectors have."""
-        after = self.after
-        return self.config.hidden_size if after is None else len(after.bias)
+        head: Any = dict(self.albert.heads.items()).get(SentenceHead.name)
+        return self.config.hidden_size if head is None else head.linear.out_features
 
     @property
     def encoder(self) -> Encoder:
