@@ -15,6 +15,10 @@
 #include <immintrin.h>
 #endif
 #include <sched.h>
+#if defined(__AMX_TILE__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -27,7 +31,12 @@ namespace {
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(NARROW)
 #define LANES_ 16
+#if defined(__AMX_TILE__) && defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512BF16__)
+#define TILES_
+constexpr int LANES = 16, VECTORS = 4, ROWS = 32;  // four tiles, two above the others, add up
+#else
 constexpr int LANES = 16, VECTORS = 4, ROWS = 6;  // 24 of 32 registers add up
+#endif
 #elif defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__))
 #define LANES_ 8
 constexpr int LANES = 8, VECTORS = 2, ROWS = 6;  // 12 of 16
@@ -41,10 +50,15 @@ constexpr int LANES = 4, VECTORS = 4, ROWS = 6;  // 24 of 32
 #error "this CPU has no instructions for it (AVX2 or better, or ARM's dot products)"
 #endif
 constexpr int PANEL = LANES * VECTORS;
-constexpr int ROW_BLOCK = 8 * ROWS;  // rows that one task takes through a panel of weights
+#if defined(TILES_)
+constexpr int ROW_BLOCK = 4 * ROWS;  // rows that one task takes through a panel of weights
+#else
+constexpr int ROW_BLOCK = 8 * ROWS;
+#endif
 constexpr int AT_ONCE = 384;         // tokens whose activations stay in the cache for all passes
 constexpr int CHUNK = 4;             // rows that a thread asks for at once, where little is done with each
 constexpr int SPINS = 2000;
+constexpr int RUNS = 4;  // of panels that a thread takes one after the other
 
 typedef float Floats __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -97,6 +111,17 @@ inline Ints dot4(Ints sums, Ints row, Ints weights) {
 }
 #endif
 
+#if LANES_ == 16
+inline Floats nearest(Floats x) { return (Floats)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline Floats times_power_of_2(Floats x, Floats power) { return (Floats)_mm512_scalef_ps((__m512)x, (__m512)power); }
+#else
+constexpr float WHOLE_BEHIND = 12582912.0f;  // numbers as large have nothing behind the point
+inline Floats nearest(Floats x) { return x + WHOLE_BEHIND - WHOLE_BEHIND; }
+inline Floats times_power_of_2(Floats x, Floats power) {
+    return (Floats)((Ints)x + ((Ints)(power + WHOLE_BEHIND) << 23));
+}
+#endif
+
 #if LANES_ == 4
 inline Floats inverse(Floats x) { return 1.0f / x; }
 #else
@@ -107,31 +132,43 @@ inline Floats inverse(Floats x) {
 }
 #endif
 
+// Of all lanes: halves on halves, a tenth of the time of one after the other.
+#if LANES_ == 4
+inline float sum(Floats values) { return vaddvq_f32((float32x4_t)values); }
+inline float largest(Floats values) { return vmaxnmvq_f32((float32x4_t)values); }
+#else
+#define HALVED(OF)                                                               \
+    OF(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));            \
+    four = OF(four, _mm_movehl_ps(four, four));                                  \
+    return _mm_cvtss_f32(OF(four, _mm_shuffle_ps(four, four, 1)))
+#if LANES_ == 16
+inline float sum(Floats values) { return _mm512_reduce_add_ps((__m512)values); }
+inline float largest(Floats values) { return _mm512_reduce_max_ps((__m512)values); }
+#else
 inline float sum(Floats values) {
-    float found = 0;
-    for (int i = 0; i < LANES; ++i) found += values[i];
-    return found;
+    const __m256 half = (__m256)values;
+    __m128 four = HALVED(_mm_add_ps);
 }
 inline float largest(Floats values) {
-    float found = values[0];
-    for (int i = 1; i < LANES; ++i) found = std::max(found, values[i]);
-    return found;
+    const __m256 half = (__m256)values;
+    __m128 four = HALVED(_mm_max_ps);
 }
+#endif
+#undef HALVED
+#endif
 inline float least(Floats values) { return -largest(-values); }
 
-inline Floats exp_of(Floats x) {
-    x = larger(x, all(-87.0f));
-    const Floats shifted = x * 1.44269504f + 12582912.0f;  // whose last bits are the power of two
-    const Floats power = shifted - 12582912.0f;
-    const Floats rest = x - power * 0.693145752f - power * 1.42860677e-6f;
-    Floats y = rest * 1.9875691500e-4f + 1.3981999507e-3f;
-    y = y * rest + 8.3334519073e-3f;
-    y = y * rest + 4.1665795894e-2f;
-    y = y * rest + 1.6666665459e-1f;
-    y = y * rest + 5.0000001201e-1f;
-    y = y * rest * rest + rest + 1.0f;
-    return (Floats)((Ints)y + ((Ints)shifted << 23));
+// 2 to the power of x, 3e-6 off at the most. What is smaller than a normal number would take a hundred times as long.
+inline Floats exp2_of(Floats x) {
+    x = larger(x, all(-125.0f));
+    const Floats power = nearest(x), rest = x - power;
+    Floats y = rest * 9.5701003e-3f + 5.5917859e-2f;
+    y = y * rest + 2.4024744e-1f;
+    y = y * rest + 6.9312179e-1f;
+    y = y * rest + 9.9999928e-1f;
+    return times_power_of_2(y, power);
 }
+constexpr float LOG2_E = 1.44269504f;
 
 enum Activation { GELU, GELU_TANH, RELU, SILU };
 
@@ -143,7 +180,7 @@ inline Floats erf_of(Floats x) {
     y = y * t + 1.421413741f;
     y = y * t - 0.284496736f;
     y = y * t + 0.254829592f;
-    y = 1.0f - y * t * exp_of(-size * size);
+    y = 1.0f - y * t * exp2_of(size * size * -LOG2_E);
     return x < 0.0f ? -y : y;
 }
 
@@ -152,12 +189,24 @@ inline Floats bent(Floats x, int activation) {
         case GELU:
             return x * 0.5f * (erf_of(x * 0.70710678f) + 1.0f);
         case GELU_TANH:
-            return x * inverse(exp_of(smaller((x * x * 0.044715f + 1.0f) * x * -1.59576912f, all(80.0f))) + 1.0f);
+            return x * inverse(exp2_of(smaller((x * x * 0.044715f + 1.0f) * x * (-1.59576912f * LOG2_E), all(100.0f))) + 1.0f);
         case RELU:
             return larger(x, all(0.0f));
         default:
-            return x * inverse(exp_of(smaller(-x, all(80.0f))) + 1.0f);
+            return x * inverse(exp2_of(smaller(x * -LOG2_E, all(100.0f))) + 1.0f);
     }
+}
+
+template <int ACTIVATION>
+void bend(float* values, int count) {
+    for (int i = 0; i < count; i += 2 * LANES) {
+        const Floats one = bent(load(values + i), ACTIVATION), other = bent(load(values + i + LANES), ACTIVATION);
+        store(values + i, one), store(values + i + LANES, other);
+    }
+}
+void bend(float* values, int count, int activation) {
+    constexpr void (*BEND[])(float*, int) = {bend<GELU>, bend<GELU_TANH>, bend<RELU>, bend<SILU>};
+    BEND[activation](values, count);
 }
 
 // Threads that work through the same stages.
@@ -199,7 +248,7 @@ struct Team {
 
 extern "C" {
 
-// A matrix, in panels: (columns / PANEL, depth / 4, PANEL, 4).
+// A matrix, in tiles: (columns / TILE_COLUMNS, depth / 4 / TILE_UNITS, TILE_UNITS, TILE_COLUMNS, 4).
 struct Product {
     const int8_t* weight;
     const float* scale;  // (columns,)
@@ -278,11 +327,33 @@ namespace {
 
 inline int padded(int width) { return (width + PANEL - 1) / PANEL * PANEL; }
 
+// Where a unit, which is four bytes that are multiplied at once, lies among rows of so many, and among columns. For tiles
+// 16 units of 16 rows, or columns, lie together.
+#if defined(TILES_)
+constexpr int TILE = 16, TILE_COLUMNS = TILE, TILE_UNITS = TILE;
+inline size_t in_tiles(int across, int unit, int units) {
+    return (static_cast<size_t>(across / TILE) * (units / TILE) + unit / TILE) * TILE * TILE;
+}
+inline size_t in_rows(int row, int unit, int units) {
+    return in_tiles(row, unit, units) + row % TILE * TILE + unit % TILE;
+}
+inline size_t in_columns(int column, int unit, int units, int) {
+    return in_tiles(column, unit, units) + unit % TILE * TILE + column % TILE;
+}
+#else
+constexpr int TILE_COLUMNS = PANEL, TILE_UNITS = 1;
+inline size_t in_rows(int row, int unit, int units) { return static_cast<size_t>(row) * units + unit; }
+inline size_t in_columns(int column, int unit, int, int columns) { return static_cast<size_t>(unit) * columns + column; }
+#endif
+
 // Rows in eight bits.
 struct Rounded {
     uint8_t* values;
     float *scale, *zero;  // (T, groups)
     int width, groups;
+
+    // Of LANES numbers.
+    uint8_t* at(int row, int column) const { return values + 4 * in_rows(row, column / 4, width / 4) + column % 4; }
 
     // `count` numbers, of which those beyond `real` are padding.
     void set(int row, int group, const float* from, int real) const {
@@ -298,27 +369,179 @@ struct Rounded {
         const float step = std::max((to - from_) / 255.0f, 1e-12f), origin = std::nearbyint(-from_ / step);
         scale[row * groups + group] = step;
         zero[row * groups + group] = origin;
-        uint8_t* to_row = values + static_cast<size_t>(row) * width + group * count;
         const float factor = 1.0f / step;
         for (i = 0; i < count; i += LANES) {
             const Floats whole = smaller(larger(load(from + i) * factor + (origin + 0.5f), all(0.0f)), all(255.0f));
-            *reinterpret_cast<Bytes*>(to_row + i) =
+            *reinterpret_cast<Bytes*>(at(row, group * count + i)) =
                 __builtin_convertvector(__builtin_convertvector(whole, Ints), Bytes);
         }
     }
 };
 
+#if defined(__AVX512BF16__) && LANES_ == 16
+// Attention multiplies pairs of bfloat16, twice as many at once as of float32.
+typedef uint16_t Part;
+typedef uint32_t Unit;
+inline void store(Part* to, Floats values) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), (__m256i)_mm512_cvtneps_pbh((__m512)values));
+}
+#else
+typedef float Part;
+typedef float Unit;
+#endif
+constexpr int IN_UNIT = sizeof(Unit) / sizeof(Part);
+
 // Rows of a product, a panel of its columns: x @ weight + bias (+ residual).
+template <typename Out>
 struct Answer {
-    float* out;
+    Out* out;
     int stride;
     const float* residual = nullptr;
     int row = 0, column = 0;  // of the first number of `out`
 };
 
+// What becomes of the sums of whole numbers, `sums(r, v)`, of some rows and vectors of columns, as far as one group of
+// what goes in tells.
+template <int V, typename Out, typename Sums>
+inline void finish(
+    const Product& product, int column, int group, const Rounded& x, int row, int count, const Answer<Out>& answer,
+    Sums sums
+) {
+    Floats scale[V], weight_sums[V], bias[V];
+    for (int v = 0; v < V; ++v) {
+        scale[v] = load(product.scale + column + v * LANES), bias[v] = load(product.bias + column + v * LANES);
+        weight_sums[v] = load(product.sums + group * product.columns + column + v * LANES);
+    }
+    const float *row_scale = x.scale + row * x.groups + group, *row_zero = x.zero + row * x.groups + group;
+    const size_t first = static_cast<size_t>(row - answer.row) * answer.stride + column - answer.column;
+    Out* out = answer.out + first;
+    const float* residual = answer.residual && !group ? answer.residual + first : nullptr;
+    for (int r = 0; r < count; ++r, row_scale += x.groups, row_zero += x.groups, out += answer.stride) {
+        const Floats by = all(*row_scale), zero = all(*row_zero - SHIFT);
+        for (int v = 0; v < V; ++v) {
+            Floats before = bias[v];
+            if constexpr (sizeof(Out) == sizeof(float)) {  // others are of one group
+                if (group) before = load(out + v * LANES);
+                if (residual) before += load(residual + v * LANES);
+            }
+            const Floats whole = __builtin_convertvector(sums(r, v), Floats) - weight_sums[v] * zero;
+            store(out + v * LANES, before + whole * (scale[v] * by));
+        }
+        if (residual) residual += answer.stride;
+    }
+}
+
+#if defined(TILES_)
+// Tiles of 16 rows of 64 bytes: 0 to 3 add up two rows of two tiles, 4 and 5 hold rows, 6 and 7 columns.
+struct TileShapes {
+    uint8_t palette = 1, first = 0, reserved[14] = {};
+    uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+constexpr int TILE_BYTES = 4 * TILE * TILE;
+enum class Of { BYTES, HALVES };  // a unit is four bytes, of rows without and of columns with a sign, or two bfloat16
+
+#define INLINE __attribute__((always_inline)) inline  // called, it is a fifth slower
+#define ADD_PRODUCT(sums, a, b)      \
+    if constexpr (KIND == Of::BYTES) \
+        _tile_dpbusd(sums, a, b);    \
+    else                             \
+        _tile_dpbf16ps(sums, a, b)
+
+// (32, 32) = (32, 16 * steps) @ (16 * steps, 32) in units, or the upper half of it. The next 16 rows, the next 16 columns
+// and the next row of what is found lie so many bytes farther. `meanwhile(step)` is done while tiles are multiplied.
+template <Of KIND, bool TALL, typename Meanwhile>
+INLINE void multiply_tiles(
+    const char* a, size_t a_next, const char* b, size_t b_next, int steps, char* out, size_t next, Meanwhile meanwhile
+) {
+    __asm__ volatile("" ::: "memory");  // what was stored before is there
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int k = 0; k < steps; ++k, a += TILE_BYTES, b += TILE_BYTES) {
+        _tile_loadd(4, a, 64);
+        _tile_loadd(6, b, 64);
+        ADD_PRODUCT(0, 4, 6);
+        _tile_loadd(7, b + b_next, 64);
+        ADD_PRODUCT(1, 4, 7);
+        if constexpr (TALL) {
+            _tile_loadd(5, a + a_next, 64);
+            ADD_PRODUCT(2, 5, 6);
+            ADD_PRODUCT(3, 5, 7);
+        }
+        meanwhile(k);
+    }
+    _tile_stored(0, out, next);
+    _tile_stored(1, out + 64, next);
+    if constexpr (TALL) {
+        _tile_stored(2, out + 16 * next, next);
+        _tile_stored(3, out + 16 * next + 64, next);
+    }
+}
+#undef ADD_PRODUCT
+
+// (count, 32) of rows and columns of so many units, of which `depth` count.
+template <Of KIND, typename Meanwhile>
+INLINE void multiply_tiles(
+    const void* a, const void* b, int units, int depth, void* out, int out_units, int count, Meanwhile meanwhile
+) {
+    const char *rows = static_cast<const char*>(a), *columns = static_cast<const char*>(b);
+    const size_t next = 4 * TILE * static_cast<size_t>(units), out_next = 4 * static_cast<size_t>(out_units);
+    char* const to = static_cast<char*>(out);
+    if (count > TILE)
+        multiply_tiles<KIND, true>(rows, next, columns, next, depth / TILE, to, out_next, meanwhile);
+    else
+        multiply_tiles<KIND, false>(rows, next, columns, next, depth / TILE, to, out_next, meanwhile);
+}
+
+// Rows first to last of some panels. While tiles are multiplied, the sums before them become what is wanted, and the
+// weights that come next are fetched.
+template <typename Out>
+void multiply(
+    const Product& product, int first_panel, int last_panel, const Rounded& x, int first, int last,
+    const Answer<Out>& answer
+) {
+    constexpr int WIDE = 2 * TILE, LINE = 64;
+    struct Block {
+        int column = 0, group = 0, row = 0, count = 0;
+    } before;
+    const int deep = product.depth / product.groups, units = product.depth / 4, steps = deep / 4 / TILE;
+    const int at_once = (ROWS + steps - 1) / steps, rounds = (last - first + ROWS - 1) / ROWS;
+    const int lines = (deep * TILE / LINE + rounds * steps - 1) / (rounds * steps);
+    alignas(64) int32_t sums[2][ROWS * WIDE];
+    const int8_t* next = product.weight;
+    int here = 0;
+    const auto meanwhile = [&](int step) {
+        for (int line = 0; line < lines; ++line, next += LINE) {
+            __builtin_prefetch(next, 0, 2);
+            __builtin_prefetch(next + TILE * product.depth, 0, 2);
+        }
+        const int from = step * at_once, to = std::min(before.count, from + at_once);
+        const int32_t* whole = sums[1 - here] + from * WIDE;
+        finish<WIDE / LANES>(
+            product, before.column, before.group, x, before.row + from, to - from, answer,
+            [=](int r, int v) { return *reinterpret_cast<const Ints*>(whole + r * WIDE + v * LANES); }
+        );
+    };
+    for (int column = first_panel * PANEL; column < last_panel * PANEL; column += WIDE)
+        for (int group = 0; group < product.groups; ++group) {
+            const int8_t* weights = product.weight + 4 * in_columns(column, group * deep / 4, units, 0);
+            next = group + 1 < product.groups ? weights + deep * TILE : product.weight + 4 * in_columns(column + WIDE, 0, units, 0);
+            for (int row = first; row < last; row += ROWS, here = 1 - here) {
+                const int count = std::min(ROWS, last - row);
+                multiply_tiles<Of::BYTES>(
+                    x.at(row, group * deep), weights, units, deep / 4, sums[here], WIDE, count, meanwhile
+                );
+                before = {column, group, row, count};
+            }
+        }
+    for (int step = 0; step < steps; ++step) meanwhile(step);
+}
+#else
 // R rows of one panel, as far as one group of what goes in tells.
-template <int R>
-void tile(const Product& product, int column, int group, const Rounded& x, int row, const Answer& answer) {
+template <int R, typename Out>
+void tile(const Product& product, int column, int group, const Rounded& x, int row, const Answer<Out>& answer) {
     const int deep = product.depth / product.groups;
     const int8_t* weights = product.weight + static_cast<size_t>(column) * product.depth + group * deep * PANEL;
     const uint8_t* rows = x.values + static_cast<size_t>(row) * x.width + group * deep;
@@ -334,116 +557,107 @@ void tile(const Product& product, int column, int group, const Rounded& x, int r
             for (int v = 0; v < VECTORS; ++v) sums[r][v] = dot4(sums[r][v], all_four, panel[v]);
         }
     }
-    for (int v = 0; v < VECTORS; ++v) {
-        const int here = column + v * LANES;
-        const Floats scale = load(product.scale + here), bias = load(product.bias + here);
-        const Floats weight_sums = load(product.sums + group * product.columns + here);
-        for (int r = 0; r < R; ++r) {
-            const int at = (row + r) * x.groups + group;
-            const size_t place = static_cast<size_t>(row + r - answer.row) * answer.stride + here - answer.column;
-            Floats before = group ? load(answer.out + place) : bias;
-            if (answer.residual && !group) before += load(answer.residual + place);
-            const Floats whole = __builtin_convertvector(sums[r][v], Floats) - weight_sums * (x.zero[at] - SHIFT);
-            store(answer.out + place, before + whole * (scale * x.scale[at]));
-        }
-    }
+    finish<VECTORS>(product, column, group, x, row, R, answer, [&](int r, int v) { return sums[r][v]; });
 }
 
-typedef void (*Tile)(const Product&, int, int, const Rounded&, int, const Answer&);
-constexpr Tile TILES[] = {nullptr, tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>};
-
-// Rows first to last of one panel.
-void multiply(const Product& product, int panel, const Rounded& x, int first, int last, const Answer& answer) {
-    for (int row = first; row < last; row += ROWS)
-        for (int group = 0; group < product.groups; ++group)
-            TILES[std::min(ROWS, last - row)](product, panel * PANEL, group, x, row, answer);
+// Rows first to last of some panels.
+template <typename Out>
+void multiply(
+    const Product& product, int first_panel, int last_panel, const Rounded& x, int first, int last,
+    const Answer<Out>& answer
+) {
+    static constexpr void (*TILES[])(const Product&, int, int, const Rounded&, int, const Answer<Out>&) = {
+        nullptr, tile<1, Out>, tile<2, Out>, tile<3, Out>, tile<4, Out>, tile<5, Out>, tile<6, Out>
+    };
+    for (int panel = first_panel; panel < last_panel; ++panel)
+        for (int row = first; row < last; row += ROWS)
+            for (int group = 0; group < product.groups; ++group)
+                TILES[std::min(ROWS, last - row)](product, panel * PANEL, group, x, row, answer);
 }
+#endif
 
 #if defined(__AVX512BF16__) && LANES_ == 16
-// Attention multiplies pairs of bfloat16, twice as many at once as of float32.
-typedef uint32_t Unit;
-constexpr int IN_UNIT = 2;
-
 inline Floats add_product(Floats sums, Unit a, const Unit* b) {
     return (Floats)_mm512_dpbf16_ps(
         (__m512)sums, (__m512bh)_mm512_set1_epi32(static_cast<int>(a)), (__m512bh)_mm512_loadu_si512(b)
     );
 }
-inline __m256i halves(const float* from) { return (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(from)); }
-// LANES numbers, two and two.
-inline void in_units(const float* from, Unit* to) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves(from)); }
 // LANES numbers of one row, and those of the next beside them.
-inline void beside(const float* first, const float* second, Unit* to) {
-    const __m512i upper = _mm512_slli_epi32(_mm512_cvtepu16_epi32(halves(second)), 16);
-    _mm512_storeu_si512(to, _mm512_or_si512(_mm512_cvtepu16_epi32(halves(first)), upper));
+inline void beside(const Part* first, const Part* second, Unit* to) {
+    const auto wide = [](const Part* from) {
+        return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    };
+    _mm512_storeu_si512(to, _mm512_or_si512(wide(first), _mm512_slli_epi32(wide(second), 16)));
 }
 #else
-typedef float Unit;
-constexpr int IN_UNIT = 1;
-
 inline Floats add_product(Floats sums, Unit a, const Unit* b) { return sums + load(b) * a; }
-inline void in_units(const float* from, Unit* to) { store(to, load(from)); }
-inline void beside(const float* first, const float*, Unit* to) { store(to, load(first)); }
+inline void beside(const Part* first, const Part*, Unit* to) { store(to, load(first)); }
 #endif
 
-inline int in_lanes(int width) { return (width + LANES - 1) / LANES * LANES; }
+#if defined(TILES_)
+constexpr int WHOLE = IN_UNIT * LANES;
+#else
+constexpr int WHOLE = LANES;
+#endif
+inline int in_lanes(int width) { return (width + WHOLE - 1) / WHOLE * WHOLE; }
 inline int units(int width) { return in_lanes(width) / IN_UNIT; }
 
-// (ROWS, V * LANES) = (ROWS, depth) @ (depth, V * LANES)
+// (rows, columns) = (rows, depth) @ (depth, columns) in units, ROWS rows at the most.
+#if defined(TILES_)
+void dots_of(const Unit* a, const Unit* b, int depth, float* out, int columns, int rows) {
+    for (int column = 0; column < columns; column += 2 * TILE)
+        multiply_tiles<Of::HALVES>(
+            a, b + in_columns(column, 0, depth, 0), depth, depth, out + column, columns, rows, [](int) {}
+        );
+}
+#else
 template <int V>
-void dots(const Unit* a, int a_stride, const Unit* b, int b_stride, int depth, float* out, int out_stride) {
+void dots(const Unit* a, const Unit* b, int depth, float* out, int columns) {
     Floats sums[ROWS][V] = {};
     for (int d = 0; d < depth; ++d)
         for (int r = 0; r < ROWS; ++r)
             for (int v = 0; v < V; ++v)
-                sums[r][v] =
-                    add_product(sums[r][v], a[r * a_stride + d], b + static_cast<size_t>(d) * b_stride + v * LANES);
+                sums[r][v] = add_product(sums[r][v], a[in_rows(r, d, depth)], b + in_columns(v * LANES, d, depth, columns));
     for (int r = 0; r < ROWS; ++r)
-        for (int v = 0; v < V; ++v) store(out + static_cast<size_t>(r) * out_stride + v * LANES, sums[r][v]);
+        for (int v = 0; v < V; ++v) store(out + static_cast<size_t>(r) * columns + v * LANES, sums[r][v]);
 }
 
-void dots_of(
-    const Unit* a, int a_stride, const Unit* b, int b_stride, int depth, float* out, int out_stride, int columns
-) {
+void dots_of(const Unit* a, const Unit* b, int depth, float* out, int columns, int) {
     int column = 0;
-    for (; column + PANEL <= columns; column += PANEL)
-        dots<VECTORS>(a, a_stride, b + column, b_stride, depth, out + column, out_stride);
-    for (; column < columns; column += LANES)
-        dots<1>(a, a_stride, b + column, b_stride, depth, out + column, out_stride);
+    for (; column + PANEL <= columns; column += PANEL) dots<VECTORS>(a, b + column, depth, out + column, columns);
+    for (; column < columns; column += LANES) dots<1>(a, b + column, depth, out + column, columns);
 }
+#endif
 
-// exp(factor * score), so that the first `count` of a row add up to 1 and the others are 0.
-void softmax(float* scores, int count, float factor) {
-    const int width = in_lanes(count);
+// exp(factor * score) of the first `count` of a row, 0 behind them, to where this row of so many units lies; what they
+// have to be multiplied by to add up to 1.
+float softmax(float* scores, int count, float factor, int row, int units, Unit* to) {
+    const int width = units * IN_UNIT;
     for (int i = count; i < width; ++i) scores[i] = -1e30f;
     Floats most = load(scores);
     for (int i = LANES; i < width; i += LANES) most = larger(most, load(scores + i));
-    const float top = largest(most);
+    const float by = factor * LOG2_E, top = largest(most) * by;
     Floats total = all(0.0f);
     for (int i = 0; i < width; i += LANES) {
-        const Floats one = exp_of((load(scores + i) - top) * factor);
-        store(scores + i, one);
+        const Floats one = exp2_of(load(scores + i) * by - top);
+        store(reinterpret_cast<Part*>(to + in_rows(row, i / IN_UNIT, units)), one);
         total += one;
     }
-    for (int i = count; i < width; ++i) {
-        total[i % LANES] -= scores[i];
-        scores[i] = 0;
-    }
-    const float share = 1.0f / sum(total);
-    for (int i = 0; i < width; i += LANES) store(scores + i, load(scores + i) * share);
+    return 1.0f / sum(total);
 }
 
-// What one thread needs for attention: sequences of `wide` columns, heads of `deep` channels, both in whole lanes.
+// What one thread needs for attention: sequences of `wide` columns, heads of `deep` channels, both whole.
 struct Scratch {
-    Unit *keys, *values, *queries, *weights;  // (deep, wide) and (wide, deep), in units; a tile of rows of either
-    float *scores, *row;                      // a tile; two rows of channels
+    Unit *keys, *values, *queries, *weights;  // of a sequence, the first two; of ROWS of its tokens
+    float* scores;                            // of ROWS tokens
+    Part* row;                                // two rows of channels
 
     Scratch(float* memory, size_t wide, size_t deep) {
         auto take = [&](size_t count) { return (memory += count) - count; };
-        auto take_units = [&](size_t count) { return reinterpret_cast<Unit*>(take(count)); };
+        auto take_units = [&](size_t count) { return reinterpret_cast<Unit*>(take(count / IN_UNIT)); };
         keys = take_units(deep * wide), values = take_units(wide * deep);
         queries = take_units(ROWS * deep), weights = take_units(ROWS * wide);
-        scores = take(ROWS * std::max(wide, deep)), row = take(2 * deep);
+        scores = take(ROWS * std::max(wide, deep)), row = reinterpret_cast<Part*>(take(2 * deep));
     }
     static size_t floats(size_t wide, size_t deep) {
         return 2 * wide * deep + ROWS * (wide + deep + std::max(wide, deep)) + 2 * deep;
@@ -453,7 +667,7 @@ struct Scratch {
 // One head of one sequence. `head` is where its queries stand in the first row, `hidden` before its keys.
 class Head {
   public:
-    Head(const float* head, int stride, int hidden, int channels, int length, float* memory)
+    Head(const Part* head, int stride, int hidden, int channels, int length, float* memory)
         : head(head),
           stride(stride),
           hidden(hidden),
@@ -462,62 +676,63 @@ class Head {
           wide(in_lanes(length)),
           deep(in_lanes(channels)),
           scratch(memory, wide, deep) {
-        std::fill_n(scratch.row, 2 * deep, 0.0f);
+        std::fill_n(scratch.row, 2 * deep, Part{});
     }
 
     void operator()(const float* bias, int bias_stride, float* context, int context_stride) const {
         lay_out();
         const float factor = 1.0f / std::sqrt(static_cast<float>(channels));
+        float shares[ROWS];
         for (int first = 0; first < length; first += ROWS) {
             const int count = std::min(ROWS, length - first);
             for (int r = 0; r < count; ++r)
-                in_units_all(part(first + r, 0, 0), deep, scratch.queries + r * units(deep));
-            dots_of(scratch.queries, units(deep), scratch.keys, wide, units(deep), scratch.scores, wide, wide);
+                for (int d = 0; d < deep; d += LANES)
+                    std::memcpy(
+                        scratch.queries + in_rows(r, d / IN_UNIT, units(deep)), part(first + r, 0, 0) + d,
+                        LANES * sizeof(Part)
+                    );
+            dots_of(scratch.queries, scratch.keys, units(deep), scratch.scores, wide, count);
             for (int r = 0; r < count; ++r) {
                 float* row = scratch.scores + static_cast<size_t>(r) * wide;
                 for (int j = 0; bias && j < length; ++j)
                     row[j] += bias[static_cast<size_t>(first + r) * bias_stride + j] / factor;
-                softmax(row, length, factor);
-                in_units_all(row, wide, scratch.weights + r * units(wide));
+                shares[r] = softmax(row, length, factor, r, units(wide), scratch.weights);
             }
-            dots_of(scratch.weights, units(wide), scratch.values, deep, units(wide), scratch.scores, deep, deep);
-            for (int r = 0; r < count; ++r)
-                std::memcpy(
-                    context + static_cast<size_t>(first + r) * context_stride, scratch.scores + r * deep, 4 * channels
-                );
+            dots_of(scratch.weights, scratch.values, units(wide), scratch.scores, deep, count);
+            for (int r = 0; r < count; ++r) {
+                float* to = context + static_cast<size_t>(first + r) * context_stride;
+                for (int d = 0; d < channels; ++d) to[d] = scratch.scores[r * deep + d] * shares[r];
+            }
         }
     }
 
   private:
-    const float* const head;
+    const Part* const head;
     const int stride, hidden, channels, length, wide, deep;
     const Scratch scratch;
 
-    // A token's queries (0), keys (1) or values (2), with zeros behind them, in the first or second place for that.
-    const float* part(int token, int which, int place) const {
-        float* row = scratch.row + place * deep;
+    // A token's queries (0), keys (1) or values (2), with zeros behind them; where there are none, in one of two places.
+    const Part* part(int token, int which, int place) const {
+        const Part* there = head + static_cast<size_t>(token) * stride + which * hidden;
+        if (token < length && channels == deep) return there;
+        Part* row = scratch.row + place * deep;
         if (token < length)
-            std::memcpy(row, head + static_cast<size_t>(token) * stride + which * hidden, 4 * channels);
+            std::memcpy(row, there, sizeof(Part) * channels);
         else
-            std::fill_n(row, channels, 0.0f);
+            std::fill_n(row, channels, Part{});
         return row;
-    }
-
-    static void in_units_all(const float* from, int count, Unit* to) {
-        for (int i = 0; i < count; i += LANES) in_units(from + i, to + i / IN_UNIT);
     }
 
     // Keys by channel, values by token.
     void lay_out() const {
         for (int j = 0; j < wide; ++j) {
-            Unit* row = scratch.queries;
-            in_units_all(part(j, 1, 0), deep, row);
-            for (int d = 0; d < units(deep); ++d) scratch.keys[static_cast<size_t>(d) * wide + j] = row[d];
+            const Unit* row = reinterpret_cast<const Unit*>(part(j, 1, 0));
+            for (int d = 0; d < units(deep); ++d) scratch.keys[in_columns(j, d, units(deep), wide)] = row[d];
         }
         for (int j = 0; j < units(wide); ++j) {
-            const float *first = part(IN_UNIT * j, 2, 0), *second = IN_UNIT == 2 ? part(2 * j + 1, 2, 1) : first;
+            const Part *first = part(IN_UNIT * j, 2, 0), *second = IN_UNIT == 2 ? part(2 * j + 1, 2, 1) : first;
             for (int d = 0; d < deep; d += LANES)
-                beside(first + d, second + d, scratch.values + static_cast<size_t>(j) * deep + d);
+                beside(first + d, second + d, scratch.values + in_columns(d, j, units(wide), deep));
         }
     }
 };
@@ -555,7 +770,8 @@ void normalize(float* row, int hidden, const Norm& norm, float epsilon) {
 
 // The memory of a group of sequences.
 struct Space {
-    float *states, *sums, *qkv, *context, *scratch;
+    float *states, *sums, *context, *scratch;
+    Part* qkv;
     Rounded small, wide;
     size_t bytes;
 
@@ -570,7 +786,7 @@ struct Space {
         };
         auto floats = [&](size_t count) { return reinterpret_cast<float*>(take(4 * count)); };
         states = floats(rows * hidden), sums = floats(rows * hidden), context = floats(rows * hidden);
-        qkv = floats(rows * qkv_.columns);
+        qkv = reinterpret_cast<Part*>(take(sizeof(Part) * rows * qkv_.columns));
         small = {take(rows * hidden), floats(rows), floats(rows), static_cast<int>(hidden), 1};
         wide = {
             take(rows * narrow.depth), floats(rows * narrow.groups), floats(rows * narrow.groups), narrow.depth,
@@ -694,12 +910,8 @@ class Runner {
     }
 
     void mix(const AttentionHalf& attention) {
-        const int panels = attention.qkv.columns / PANEL, stride = attention.qkv.columns;
-        const int blocks = (tokens + ROW_BLOCK - 1) / ROW_BLOCK;
-        team.share(panels * blocks, [&](int task) {
-            const int panel = task / blocks, row = task % blocks * ROW_BLOCK;
-            multiply(attention.qkv, panel, space.small, row, std::min(tokens, row + ROW_BLOCK), {space.qkv, stride});
-        });
+        const int stride = attention.qkv.columns;
+        multiply_all(attention.qkv, space.small, tokens, Answer<Part>{space.qkv, stride});
         team.share(static_cast<int>(numbers.size()) * net.heads, [&](int task) {
             const int at = starts[task / net.heads], length = starts[task / net.heads + 1] - at;
             const int channels = net.hidden / net.heads;
@@ -715,28 +927,41 @@ class Runner {
     // Of the last step only the wanted rows go on: they are moved to the front.
     int choose(int start) {
         const int count = job.look ? numbers.size() : wanted_of(job, start, start + tokens);
-        // in memory that is free now: that of q, k and v
+        float* const free = reinterpret_cast<float*>(space.qkv);
         team.share(1, [&](int) {
             int to = 0;
             const auto take = [&](size_t from) {
-                std::memcpy(space.qkv + static_cast<size_t>(to) * hidden, space.states + from * hidden, 4 * hidden);
+                std::memcpy(free + static_cast<size_t>(to) * hidden, space.states + from * hidden, 4 * hidden);
                 space.small.set(to++, 0, space.context + from * hidden, net.hidden);
             };
             for (int i = 0; job.look && i < count; ++i) take(starts[i]);
             for (int i = 0; !job.look && i < job.wanted; ++i)
                 if (job.rows[i] >= start && job.rows[i] < start + tokens) take(job.rows[i] - start);
-            std::memcpy(space.states, space.qkv, sizeof(float) * count * hidden);
+            std::memcpy(space.states, free, sizeof(float) * count * hidden);
         });
         return count;
     }
 
     // sums = states + x @ weight + bias
     void narrow(const Product& product, const Rounded& x, int rows) {
-        const int blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
-        team.share(hidden / PANEL * blocks, [&](int task) {
-            const int panel = task / blocks, row = task % blocks * ROW_BLOCK;
-            multiply(product, panel, x, row, std::min(rows, row + ROW_BLOCK), {space.sums, hidden, space.states});
+        multiply_all(product, x, rows, Answer<float>{space.sums, hidden, space.states});
+    }
+
+    template <typename Out>
+    void multiply_all(const Product& product, const Rounded& x, int rows, const Answer<Out>& answer) {
+        const int panels = product.columns / PANEL;
+#if defined(TILES_)
+        const int runs = std::min(panels, RUNS * team.size);  // of weights that lie together
+        team.share(runs, [&](int run) {
+            multiply(product, panels * run / runs, panels * (run + 1) / runs, x, 0, rows, answer);
         });
+#else
+        const int blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
+        team.share(panels * blocks, [&](int task) {
+            const int panel = task / blocks, row = task % blocks * ROW_BLOCK;
+            multiply(product, panel, panel + 1, x, row, std::min(rows, row + ROW_BLOCK), answer);
+        });
+#endif
     }
 
     void widen(const Product& product, int rows) {
@@ -744,12 +969,11 @@ class Runner {
         const int blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
         team.share(groups * blocks, [&](int task) {
             const int group = task / blocks, row = task % blocks * ROW_BLOCK, last = std::min(rows, row + ROW_BLOCK);
-            const Answer answer{own, columns, nullptr, row, group * columns};
-            for (int panel = group * columns / PANEL; panel < (group + 1) * columns / PANEL; ++panel)
-                multiply(product, panel, space.small, row, last, answer);
+            const Answer<float> answer{own, columns, nullptr, row, group * columns};
+            multiply(product, group * columns / PANEL, (group + 1) * columns / PANEL, space.small, row, last, answer);
             for (int r = row; r < last; ++r) {
                 float* from = own + static_cast<size_t>(r - row) * columns;
-                for (int i = 0; i < columns; i += LANES) store(from + i, bent(load(from + i), net.activation));
+                bend(from, columns, net.activation);
                 space.wide.set(r, group, from, columns);
             }
         });
@@ -812,10 +1036,10 @@ class Runner {
             for (size_t s = 0; s < kept.size(); ++s) {
                 const size_t from = before[kept[s]], to = starts[s], rows = starts[s + 1] - to;
                 std::memmove(space.states + to * hidden, space.states + from * hidden, sizeof(float) * rows * hidden);
-                std::memmove(space.small.values + to * hidden, space.small.values + from * hidden, rows * hidden);
-                std::memmove(space.small.scale + to, space.small.scale + from, sizeof(float) * rows);
-                std::memmove(space.small.zero + to, space.small.zero + from, sizeof(float) * rows);
             }
+        });
+        team.share_rows(tokens, [&](int row) {
+            space.small.set(row, 0, space.states + static_cast<size_t>(row) * hidden, net.hidden);
         });
     }
 
@@ -888,7 +1112,14 @@ void work(void* given) {
     const int thread = call.threads.fetch_add(1);
     if (call.team.size > 1) call.team.size = call.team_size();  // which may be fewer than were asked for
     Runner run(call.net, call.job, call.team, call.rows, thread);
+#if defined(TILES_)
+    const TileShapes shapes;
+    _tile_loadconfig(&shapes);
+#endif
     for (int first = 0, last; first < call.job.sequences; first = last) run(first, last = group_end(call.job, first));
+#if defined(TILES_)
+    _tile_release();
+#endif
 }
 
 // Rows of the largest group.
@@ -906,7 +1137,18 @@ int most_rows(const Job& job) {
 
 extern "C" {
 
-int litebert_panel() { return PANEL; }
+// Widths are padded to whole panels; a weight lies in tiles of so many columns, and units of four bytes.
+void litebert_layout(int32_t* found) { found[0] = PANEL, found[1] = TILE_COLUMNS, found[2] = TILE_UNITS; }
+
+// May this process use all that it was compiled for? Linux wants to be asked for tiles.
+bool litebert_may() {
+#if defined(TILES_)
+    constexpr long ASK = 0x1023, TILES = 18;
+    return syscall(SYS_arch_prctl, ASK, TILES) == 0;
+#else
+    return true;
+#endif
+}
 
 size_t litebert_workspace(const Network* net, const Job* job, int threads) {
     return Space(nullptr, most_rows(*job), threads, *net, *job).bytes;

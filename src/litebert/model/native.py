@@ -118,7 +118,9 @@ class Kernel(NamedTuple):
     """GOMP_parallel of the library whose threads torch uses; a second set of threads would fight with them."""
     team_size: Any
     panel: int
-    """Weights are laid out in panels of so many columns."""
+    """Widths are padded to whole panels of so many columns."""
+    tile: tuple[int, int]
+    """A weight lies in tiles of so many columns, and so many times four bytes of each."""
 
 
 @cache
@@ -139,8 +141,14 @@ def compiled_with(flags: tuple[str, ...]) -> Kernel | None:
     try:
         path = _compiled(compiler, flags)
         library = ctypes.CDLL(str(path))
-        library.litebert_workspace.restype, library.litebert_knows.restype = c_size_t, c_bool
-        return Kernel(path, library, parallel, team_size, library.litebert_panel())
+        library.litebert_workspace.restype = c_size_t
+        library.litebert_knows.restype = library.litebert_may.restype = c_bool
+        if not library.litebert_may():
+            return compiled_with((*flags, "-mno-amx-tile"))
+        layout = (c_int32 * 3)()
+        library.litebert_layout(layout)
+        panel, across, units = layout
+        return Kernel(path, library, parallel, team_size, panel, (across, units))
     except subprocess.CalledProcessError as error:
         why = error.stderr.decode(errors="replace").strip().splitlines()
     except (OSError, RuntimeError, LitebertError, subprocess.TimeoutExpired) as error:
@@ -359,7 +367,7 @@ class NativePasses:
         weights = list(_weights(encoder))
         state = tuple((one.untyped_storage()._cdata, one.data_ptr(), _version(one)) for one in weights)
         if self._laid_out is None or self._laid_out.state != state:
-            self._laid_out = _LaidOut(encoder, self._tools.panel, state)
+            self._laid_out = _LaidOut(encoder, self._tools, state)
             self._storages = [StorageWeakRef(one.untyped_storage()) for one in weights]
         return self._laid_out
 
@@ -367,9 +375,10 @@ class NativePasses:
 class _LaidOut:
     """The weights as the library reads them."""
 
-    def __init__(self, encoder: Encoder, panel: int, state: tuple[Any, ...]) -> None:
+    def __init__(self, encoder: Encoder, tools: Kernel, state: tuple[Any, ...]) -> None:
         config, self.state = encoder.config, state
-        self._panel = panel
+        self._panel = panel = tools.panel
+        self._tile = tools.tile
         self._kept: list[Tensor] = []
         """What the network points to."""
         attention = [
@@ -401,7 +410,8 @@ class _LaidOut:
         columns, depth = weight.shape
         groups = depth // (panel * _largest_divisor(depth // panel, group // panel)) if group else 1
         sums = weight.view(columns, groups, -1).sum(-1, dtype=torch.float32).T
-        packed = weight.view(columns // panel, panel, depth // 4, 4).transpose(1, 2)
+        across, units = self._tile
+        packed = weight.view(columns // across, across, depth // 4 // units, units, 4).permute(0, 2, 3, 1, 4)
         ends = [F.pad(one.detach().float(), (0, up[0])) for one in (scale, layer.bias)]
         return _Product(*(self._pointer(one) for one in (packed, *ends, sums)), columns, depth, groups)
 
