@@ -15,7 +15,7 @@
 #include <immintrin.h>
 #endif
 #include <sched.h>
-#if defined(__AMX_TILE__)
+#if defined(__AMX_INT8__)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -31,7 +31,7 @@ namespace {
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(NARROW)
 #define LANES_ 16
-#if defined(__AMX_TILE__) && defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512BF16__)
+#if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512BF16__) && !defined(NO_TILES)
 #define TILES_
 constexpr int LANES = 16, VECTORS = 4, ROWS = 32;  // four tiles, two above the others, add up
 #else
@@ -51,7 +51,7 @@ constexpr int LANES = 4, VECTORS = 4, ROWS = 6;  // 24 of 32
 #endif
 constexpr int PANEL = LANES * VECTORS;
 #if defined(TILES_)
-constexpr int ROW_BLOCK = 4 * ROWS;  // rows that one task takes through a panel of weights
+constexpr int ROW_BLOCK = 5 * ROWS;  // rows that one task takes through a panel of weights
 #else
 constexpr int ROW_BLOCK = 8 * ROWS;
 #endif
@@ -67,6 +67,13 @@ typedef uint8_t Bytes __attribute__((vector_size(LANES), aligned(1), may_alias))
 inline Floats load(const float* from) { return *reinterpret_cast<const Floats*>(from); }
 inline void store(float* to, Floats values) { *reinterpret_cast<Floats*>(to) = values; }
 inline Floats all(float value) { return Floats{} + value; }
+#if LANES_ == 16
+constexpr Ints NUMBERS = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#elif LANES_ == 8
+constexpr Ints NUMBERS = {0, 1, 2, 3, 4, 5, 6, 7};
+#else
+constexpr Ints NUMBERS = {0, 1, 2, 3};
+#endif
 
 // `dot4`: four bytes of a row of tokens, times four of each of LANES rows of weights, added to `sums`. Where a CPU can
 // only multiply signed bytes, a row counts as SHIFT less than it is.
@@ -121,6 +128,17 @@ inline Floats times_power_of_2(Floats x, Floats power) {
     return (Floats)((Ints)x + ((Ints)(power + WHOLE_BEHIND) << 23));
 }
 #endif
+
+// sum + a * b, rounded once: what the compiler makes of the formula differs from place to place.
+inline Floats plus_product(Floats sum, Floats a, Floats b) {
+#if LANES_ == 16
+    return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum);
+#elif LANES_ == 8
+    return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum);
+#else
+    return (Floats)vfmaq_f32((float32x4_t)sum, (float32x4_t)a, (float32x4_t)b);
+#endif
+}
 
 #if LANES_ == 4
 inline Floats inverse(Floats x) { return 1.0f / x; }
@@ -261,6 +279,7 @@ struct Norm {
     const float *weight, *bias;
 };
 
+// The columns of `qkv` are of some heads at a time: their queries, their keys, their values, each padded to whole panels.
 struct AttentionHalf {
     Product qkv, out;
     Norm norm;
@@ -274,7 +293,7 @@ struct FeedForwardHalf {
 struct Network {
     const AttentionHalf* attention;
     const FeedForwardHalf* ffn;
-    int32_t hidden, heads, activation;
+    int32_t hidden, heads, bundle, activation;  // heads of a bundle are multiplied together
     float epsilon;
 };
 
@@ -330,7 +349,7 @@ inline int padded(int width) { return (width + PANEL - 1) / PANEL * PANEL; }
 // Where a unit, which is four bytes that are multiplied at once, lies among rows of so many, and among columns. For tiles
 // 16 units of 16 rows, or columns, lie together.
 #if defined(TILES_)
-constexpr int TILE = 16, TILE_COLUMNS = TILE, TILE_UNITS = TILE;
+constexpr int TILE = 16, TILE_ROWS = TILE, TILE_COLUMNS = TILE, TILE_UNITS = TILE;
 inline size_t in_tiles(int across, int unit, int units) {
     return (static_cast<size_t>(across / TILE) * (units / TILE) + unit / TILE) * TILE * TILE;
 }
@@ -341,7 +360,7 @@ inline size_t in_columns(int column, int unit, int units, int) {
     return in_tiles(column, unit, units) + unit % TILE * TILE + column % TILE;
 }
 #else
-constexpr int TILE_COLUMNS = PANEL, TILE_UNITS = 1;
+constexpr int TILE_ROWS = 1, TILE_COLUMNS = PANEL, TILE_UNITS = 1;
 inline size_t in_rows(int row, int unit, int units) { return static_cast<size_t>(row) * units + unit; }
 inline size_t in_columns(int column, int unit, int, int columns) { return static_cast<size_t>(unit) * columns + column; }
 #endif
@@ -417,15 +436,15 @@ inline void finish(
     Out* out = answer.out + first;
     const float* residual = answer.residual && !group ? answer.residual + first : nullptr;
     for (int r = 0; r < count; ++r, row_scale += x.groups, row_zero += x.groups, out += answer.stride) {
-        const Floats by = all(*row_scale), zero = all(*row_zero - SHIFT);
+        const Floats by = all(*row_scale), less = all(SHIFT - *row_zero);
         for (int v = 0; v < V; ++v) {
             Floats before = bias[v];
             if constexpr (sizeof(Out) == sizeof(float)) {  // others are of one group
                 if (group) before = load(out + v * LANES);
                 if (residual) before += load(residual + v * LANES);
             }
-            const Floats whole = __builtin_convertvector(sums(r, v), Floats) - weight_sums[v] * zero;
-            store(out + v * LANES, before + whole * (scale[v] * by));
+            const Floats whole = plus_product(__builtin_convertvector(sums(r, v), Floats), weight_sums[v], less);
+            store(out + v * LANES, plus_product(before, whole, scale[v] * by));
         }
         if (residual) residual += answer.stride;
     }
@@ -631,15 +650,18 @@ void dots_of(const Unit* a, const Unit* b, int depth, float* out, int columns, i
 
 // exp(factor * score) of the first `count` of a row, 0 behind them, to where this row of so many units lies; what they
 // have to be multiplied by to add up to 1.
-float softmax(float* scores, int count, float factor, int row, int units, Unit* to) {
+float softmax(const float* scores, int count, float factor, int row, int units, Unit* to) {
     const int width = units * IN_UNIT;
-    for (int i = count; i < width; ++i) scores[i] = -1e30f;
-    Floats most = load(scores);
-    for (int i = LANES; i < width; i += LANES) most = larger(most, load(scores + i));
+    const auto score = [=](int i) {
+        const Floats found = load(scores + i);
+        return i + LANES <= count ? found : i + NUMBERS < count ? found : all(-1e30f);
+    };
+    Floats most = score(0);
+    for (int i = LANES; i < width; i += LANES) most = larger(most, score(i));
     const float by = factor * LOG2_E, top = largest(most) * by;
     Floats total = all(0.0f);
     for (int i = 0; i < width; i += LANES) {
-        const Floats one = exp2_of(load(scores + i) * by - top);
+        const Floats one = exp2_of(score(i) * by - top);
         store(reinterpret_cast<Part*>(to + in_rows(row, i / IN_UNIT, units)), one);
         total += one;
     }
@@ -664,13 +686,13 @@ struct Scratch {
     }
 };
 
-// One head of one sequence. `head` is where its queries stand in the first row, `hidden` before its keys.
+// One head of one sequence. `head` is where its queries stand in the first row, `width` before its keys.
 class Head {
   public:
-    Head(const Part* head, int stride, int hidden, int channels, int length, float* memory)
+    Head(const Part* head, int stride, int width, int channels, int length, float* memory)
         : head(head),
           stride(stride),
-          hidden(hidden),
+          width(width),
           channels(channels),
           length(length),
           wide(in_lanes(length)),
@@ -708,12 +730,12 @@ class Head {
 
   private:
     const Part* const head;
-    const int stride, hidden, channels, length, wide, deep;
+    const int stride, width, channels, length, wide, deep;
     const Scratch scratch;
 
     // A token's queries (0), keys (1) or values (2), with zeros behind them; where there are none, in one of two places.
     const Part* part(int token, int which, int place) const {
-        const Part* there = head + static_cast<size_t>(token) * stride + which * hidden;
+        const Part* there = head + static_cast<size_t>(token) * stride + which * width;
         if (token < length && channels == deep) return there;
         Part* row = scratch.row + place * deep;
         if (token < length)
@@ -727,7 +749,10 @@ class Head {
     void lay_out() const {
         for (int j = 0; j < wide; ++j) {
             const Unit* row = reinterpret_cast<const Unit*>(part(j, 1, 0));
-            for (int d = 0; d < units(deep); ++d) scratch.keys[in_columns(j, d, units(deep), wide)] = row[d];
+            for (int d = 0; d < units(deep); d += TILE_UNITS) {
+                Unit* to = scratch.keys + in_columns(j, d, units(deep), wide);
+                for (int i = 0; i < TILE_UNITS; ++i) to[i * TILE_COLUMNS] = row[d + i];
+            }
         }
         for (int j = 0; j < units(wide); ++j) {
             const Part *first = part(IN_UNIT * j, 2, 0), *second = IN_UNIT == 2 ? part(2 * j + 1, 2, 1) : first;
@@ -768,16 +793,19 @@ void normalize(float* row, int hidden, const Norm& norm, float epsilon) {
     for (int i = whole; i < hidden; ++i) row[i] = (row[i] - mean) * share * norm.weight[i] + norm.bias[i];
 }
 
+inline int bundles_of(const Network& net) { return (net.heads + net.bundle - 1) / net.bundle; }
+
 // The memory of a group of sequences.
 struct Space {
     float *states, *sums, *context, *scratch;
-    Part* qkv;
     Rounded small, wide;
-    size_t bytes;
+    size_t rows, bytes, scratch_floats;  // rows with room for a whole tile
 
     Space(uint8_t* memory, int count, int threads, const Network& net, const Job& job) {
-        const Product &qkv_ = net.attention[0].qkv, &narrow = net.ffn[0].narrow;
-        const size_t rows = count + ROWS, hidden = padded(net.hidden);  // room for a whole tile
+        const Product& narrow = net.ffn[0].narrow;
+        const size_t qkv_width = net.attention[0].qkv.columns / bundles_of(net);
+        const size_t hidden = padded(net.hidden);
+        rows = count + ROWS;
         bytes = 0;
         auto take = [&](size_t size) {
             uint8_t* place = memory + bytes;
@@ -786,21 +814,20 @@ struct Space {
         };
         auto floats = [&](size_t count) { return reinterpret_cast<float*>(take(4 * count)); };
         states = floats(rows * hidden), sums = floats(rows * hidden), context = floats(rows * hidden);
-        qkv = reinterpret_cast<Part*>(take(sizeof(Part) * rows * qkv_.columns));
         small = {take(rows * hidden), floats(rows), floats(rows), static_cast<int>(hidden), 1};
         wide = {
             take(rows * narrow.depth), floats(rows * narrow.groups), floats(rows * narrow.groups), narrow.depth,
             narrow.groups
         };
         const size_t own = std::max(
-            {Scratch::floats(in_lanes(job.longest), in_lanes(net.hidden / net.heads)),
+            {rows * qkv_width * sizeof(Part) / sizeof(float) +
+                 Scratch::floats(in_lanes(job.longest), in_lanes(net.hidden / net.heads)),
              static_cast<size_t>(ROW_BLOCK) * narrow.depth / narrow.groups,
              static_cast<size_t>(CHUNK) * (job.words ? job.words->width : 0)}
         );
         scratch_floats = (own + 15) / 16 * 16;
         scratch = floats(threads * scratch_floats);
     }
-    size_t scratch_floats;
 };
 
 // How many of the wanted rows lie between these.
@@ -909,35 +936,47 @@ class Runner {
         space.small.set(row, 0, state, net.hidden);
     }
 
+    // What one thread multiplies for some heads it also attends with, so that it is still in its cache.
     void mix(const AttentionHalf& attention) {
-        const int stride = attention.qkv.columns;
-        multiply_all(attention.qkv, space.small, tokens, Answer<Part>{space.qkv, stride});
-        team.share(static_cast<int>(numbers.size()) * net.heads, [&](int task) {
-            const int at = starts[task / net.heads], length = starts[task / net.heads + 1] - at;
-            const int channels = net.hidden / net.heads;
-            const int number = task % net.heads, place = number * channels;
-            const Head head(
-                space.qkv + static_cast<size_t>(at) * stride + place, stride, net.hidden, channels, length, own
-            );
-            const float* bias = job.bias ? job.bias + static_cast<size_t>(number) * job.longest * job.longest : nullptr;
-            head(bias, job.longest, space.context + static_cast<size_t>(at) * hidden + place, hidden);
+        const int channels = net.hidden / net.heads, bundles = bundles_of(net);
+        const int stride = attention.qkv.columns / bundles, width = stride / 3, count = numbers.size();
+        const int parts = std::min(count, (2 * team.size + bundles - 1) / bundles);
+        team.share(bundles * parts, [&](int task) {
+            const int bundle = task / parts, part = task % parts;
+            const int first = count * part / parts, last = count * (part + 1) / parts;
+            const int row = starts[first] / TILE_ROWS * TILE_ROWS;
+            Part* const qkv = reinterpret_cast<Part*>(own);
+            float* const rest = own + static_cast<size_t>(space.rows) * stride * sizeof(Part) / sizeof(float);
+            const Answer<Part> answer{qkv, stride, nullptr, row, bundle * stride};
+            const int panel = bundle * stride / PANEL;
+            multiply(attention.qkv, panel, panel + stride / PANEL, space.small, row, starts[last], answer);
+            for (int s = first; s < last; ++s)
+                for (int h = 0; h < std::min(net.bundle, net.heads - bundle * net.bundle); ++h) {
+                    const int at = starts[s], number = bundle * net.bundle + h;
+                    const Head head(
+                        qkv + static_cast<size_t>(at - row) * stride + h * channels, stride, width, channels,
+                        starts[s + 1] - at, rest
+                    );
+                    const float* bias =
+                        job.bias ? job.bias + static_cast<size_t>(number) * job.longest * job.longest : nullptr;
+                    head(bias, job.longest, space.context + static_cast<size_t>(at) * hidden + number * channels, hidden);
+                }
         });
     }
 
-    // Of the last step only the wanted rows go on: they are moved to the front.
+    // Of the last step only the wanted rows go on: they are moved to the front, by way of memory that is free now.
     int choose(int start) {
         const int count = job.look ? numbers.size() : wanted_of(job, start, start + tokens);
-        float* const free = reinterpret_cast<float*>(space.qkv);
         team.share(1, [&](int) {
             int to = 0;
             const auto take = [&](size_t from) {
-                std::memcpy(free + static_cast<size_t>(to) * hidden, space.states + from * hidden, 4 * hidden);
+                std::memcpy(space.sums + static_cast<size_t>(to) * hidden, space.states + from * hidden, 4 * hidden);
                 space.small.set(to++, 0, space.context + from * hidden, net.hidden);
             };
             for (int i = 0; job.look && i < count; ++i) take(starts[i]);
             for (int i = 0; !job.look && i < job.wanted; ++i)
                 if (job.rows[i] >= start && job.rows[i] < start + tokens) take(job.rows[i] - start);
-            std::memcpy(space.states, free, sizeof(float) * count * hidden);
+            std::memcpy(space.states, space.sums, sizeof(float) * count * hidden);
         });
         return count;
     }
@@ -951,6 +990,7 @@ class Runner {
     void multiply_all(const Product& product, const Rounded& x, int rows, const Answer<Out>& answer) {
         const int panels = product.columns / PANEL;
 #if defined(TILES_)
+        if (!rows) return;  // none of these is wanted
         const int runs = std::min(panels, RUNS * team.size);  // of weights that lie together
         team.share(runs, [&](int run) {
             multiply(product, panels * run / runs, panels * (run + 1) / runs, x, 0, rows, answer);

@@ -72,7 +72,7 @@ class _Network(Structure):
     _fields_ = (
         ("attention", POINTER(_Attention)),
         ("ffn", POINTER(_FeedForward)),
-        *((name, c_int32) for name in ("hidden", "heads", "activation")),
+        *((name, c_int32) for name in ("hidden", "heads", "bundle", "activation")),
         ("epsilon", c_float),
     )
 
@@ -144,7 +144,7 @@ def compiled_with(flags: tuple[str, ...]) -> Kernel | None:
         library.litebert_workspace.restype = c_size_t
         library.litebert_knows.restype = library.litebert_may.restype = c_bool
         if not library.litebert_may():
-            return compiled_with((*flags, "-mno-amx-tile"))
+            return compiled_with((*flags, "-DNO_TILES"))
         layout = (c_int32 * 3)()
         library.litebert_layout(layout)
         panel, across, units = layout
@@ -381,17 +381,27 @@ class _LaidOut:
         self._tile = tools.tile
         self._kept: list[Tensor] = []
         """What the network points to."""
+        channels = config.hidden_size // config.num_attention_heads
+        bundle = min(config.num_attention_heads, max(1, panel // channels))
         attention = [
-            _Attention(self._product(block.qkv), self._product(block.out), self._norm(block.norm))
+            _Attention(
+                self._qkv(block.qkv, bundle * channels),
+                self._linear(block.out),
+                self._norm(block.norm),
+            )
             for block in encoder.attention
         ]
         ffn = [
-            _FeedForward(self._product(block.widen), self._product(block.narrow, GROUP), self._norm(block.norm))
+            _FeedForward(
+                self._linear(block.widen),
+                self._linear(block.narrow, GROUP),
+                self._norm(block.norm),
+            )
             for block in encoder.ffn
         ]
         self.network = _Network(
             (_Attention * len(attention))(*attention), (_FeedForward * len(ffn))(*ffn), config.hidden_size,
-            config.num_attention_heads, ACTIVATIONS.index(config.hidden_act), config.layer_norm_eps,
+            config.num_attention_heads, bundle, ACTIVATIONS.index(config.hidden_act), config.layer_norm_eps,
         )  # fmt: skip
 
         up = -config.hidden_size % panel
@@ -399,12 +409,26 @@ class _LaidOut:
         bias = F.pad(encoder.project.bias.detach().float(), (0, up))
         self.project = self._pointer(project.transpose(1, 2)), self._pointer(bias)
 
-    def _product(self, layer: Any, group: int | None = None) -> _Product:
+    def _qkv(self, layer: Any, width: int) -> _Product:
+        """In bundles of heads, `width` columns of each of the three, which begin new panels."""
+        weight, bias = layer.weight.detach(), layer.bias.detach()
+        hidden = weight.shape[1]
+        behind, up = -hidden % width, -width % self._panel
+        bundles = F.pad(torch.arange(hidden, device="cpu"), (0, behind), value=hidden).view(-1, width)
+        bundles = F.pad(bundles, (0, up), value=hidden)  # (bundles, width); `hidden` is a row of zeros
+        padded = [F.pad(one.unflatten(0, (3, hidden)), (0, 0) * (one.dim() - 1) + (0, 1)) for one in (weight, bias)]
+        weight, bias = (one[:, bundles].transpose(0, 1).flatten(0, 2) for one in padded)
+        return self._product(weight, bias)
+
+    def _linear(self, layer: Any, group: int | None = None) -> _Product:
+        return self._product(layer.weight.detach(), layer.bias.detach(), group)
+
+    def _product(self, given: Tensor, bias: Tensor, group: int | None = None) -> _Product:
         """A matrix in panels, what goes into it in groups of so many columns at the most."""
         panel = self._panel
-        if not bool(layer.weight.isfinite().all()):
+        if not bool(given.isfinite().all()):
             raise ConfigError("a weight of this model is not a number, or infinite; it cannot be rounded to eight bits")
-        weight, scale = rounded(layer.weight.detach().float())
+        weight, scale = rounded(given.detach().float())
         up = [-size % panel for size in weight.shape]
         weight = F.pad(weight, (0, up[1], 0, up[0]))
         columns, depth = weight.shape
@@ -412,7 +436,7 @@ class _LaidOut:
         sums = weight.view(columns, groups, -1).sum(-1, dtype=torch.float32).T
         across, units = self._tile
         packed = weight.view(columns // across, across, depth // 4 // units, units, 4).permute(0, 2, 3, 1, 4)
-        ends = [F.pad(one.detach().float(), (0, up[0])) for one in (scale, layer.bias)]
+        ends = [F.pad(one.detach().float(), (0, up[0])) for one in (scale, bias)]
         return _Product(*(self._pointer(one) for one in (packed, *ends, sums)), columns, depth, groups)
 
     def _norm(self, norm: Any) -> _Norm:
