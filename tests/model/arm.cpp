@@ -38,12 +38,12 @@ int main(int, char** names) {
     const Norm first = next_norm(), second = next_norm();
     const AttentionHalf attention{qkv, out, first};
     const FeedForwardHalf ffn{widen, narrow, second};
-    const int32_t* size = next<int32_t>();  // hidden, heads, activation, sequences, steps, longest, wanted
-    const Network net{&attention, &ffn, size[0], size[1], size[2], *next<float>()};
+    const int32_t* size = next<int32_t>();  // hidden, heads, bundle, activation, sequences, steps, longest, wanted
+    const Network net{&attention, &ffn, size[0], size[1], size[2], size[3], *next<float>()};
     Job job{};
     job.given = next<float>(), job.starts = next<int32_t>(), job.blocks = next<int32_t>();
     job.added = next<float>(), job.bias = next<float>(), job.rows = next<int64_t>();
-    job.sequences = size[3], job.steps = size[4], job.longest = size[5], job.wanted = size[6];
+    job.sequences = size[4], job.steps = size[5], job.longest = size[6], job.wanted = size[7];
     const size_t count = static_cast<size_t>(job.rows ? job.wanted : job.starts[job.sequences]) * net.hidden;
     job.found = static_cast<float*>(std::malloc(4 * count + 4));
     job.workspace = static_cast<uint8_t*>(std::aligned_alloc(64, litebert_workspace(&net, &job, 1)));

@@ -37,7 +37,9 @@ class Emulated:
         products = halves[0].qkv, halves[0].out, halves[1].widen, halves[1].narrow
         arrays = [part for one in products for part in _arrays(one)]
         arrays += [_bytes(part, 4 * hidden) for half in halves for part in (half.norm.weight, half.norm.bias)]
-        sizes = (hidden, net.heads, net.activation, task.sequences, task.steps, task.longest, task.wanted)
+        sizes = (
+            hidden, net.heads, net.bundle, net.activation, task.sequences, task.steps, task.longest, task.wanted
+        )  # fmt: skip
         arrays += [bytes((ctypes.c_int32 * len(sizes))(*sizes)), bytes(ctypes.c_float(net.epsilon))]
         places = {
             "given": 4 * tokens * hidden, "starts": 4 * (task.sequences + 1), "blocks": 8 * task.steps,
@@ -71,7 +73,7 @@ def arm(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
     program = tmp_path_factory.mktemp("arm") / "run"
     flags = (*FLAGS, "-march=armv8.2-a+dotprod", "-static", f"-I{native.SOURCE.parent}")
     subprocess.run([COMPILER, *flags, "-o", program, Path(__file__).with_name("arm.cpp")], check=True, timeout=120)
-    return Kernel(program, Emulated(program), None, None, PANEL)
+    return Kernel(program, Emulated(program), None, None, PANEL, (PANEL, 1))
 
 
 @pytest.mark.parametrize(
