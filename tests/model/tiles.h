@@ -1,4 +1,5 @@
 // What a CPU with AMX computes in its tiles, for one without: compiled into native.cpp by `-include`.
+#pragma once
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
