@@ -105,7 +105,7 @@ class _Encoder(nn.Module):
 
     def __init__(self, network: Any, passes: int) -> None:
         super().__init__()
-        self.network, self.passes, self.depth = network.eval(), passes, None
+        self.network, self.passes, self.depth, self.run_all = network.eval(), passes, None, None
         takes = inspect.signature(network.forward).parameters
         self._segments = "token_type_ids" in takes and getattr(network.config, "type_vocab_size", 0) > 1
 
