@@ -75,6 +75,8 @@ def main() -> None:
         finetune.run(finetune.Config(**settings | paths))
         return
     options.began = time.perf_counter()
+    if options.out.exists() and any(options.out.iterdir()):
+        raise SystemExit(f"--out {options.out} holds an older run, which would be mistaken for this one; remove it")
     options.out.mkdir(parents=True, exist_ok=True)
     files = files_of(options.tasks, options.out / "files", options.rows)
     results: dict[str, Any] = {"seconds": {}}
@@ -258,13 +260,17 @@ def at_once(commands: dict[str, list[str]], logs: Path, jobs: int) -> None:
     logs.mkdir(parents=True, exist_ok=True)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     waiting, running = list(commands.items()), list[subprocess.Popen[bytes]]()
-    while waiting or running:
-        running = [one for one in running if one.poll() is None]
-        while waiting and len(running) < jobs:
-            name, command = waiting.pop(0)
-            with (logs / f"{name}.log").open("wb") as file:
-                running.append(subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment))
-        time.sleep(0.2)
+    try:
+        while waiting or running:
+            running = [one for one in running if one.poll() is None]
+            while waiting and len(running) < jobs:
+                name, command = waiting.pop(0)
+                with (logs / f"{name}.log").open("wb") as file:
+                    running.append(subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment))
+            time.sleep(0.2)
+    finally:
+        for one in running:
+            one.terminate()
 
 
 def pack(folder: Path, out: Path) -> None:
@@ -277,7 +283,7 @@ def pack(folder: Path, out: Path) -> None:
     content = whole.read_bytes()
     whole.unlink()
     for number, start in enumerate(range(0, len(content), PIECE_BYTES)):
-        Path(f"{whole}.{number}").write_bytes(content[start : start + PIECE_BYTES])
+        Path(f"{whole}.{number:03}").write_bytes(content[start : start + PIECE_BYTES])
 
 
 if __name__ == "__main__":

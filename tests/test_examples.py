@@ -25,7 +25,7 @@ from safetensors import safe_open
 import litebert
 from litebert.cli import main, parse
 from litebert.data.shards import Shards
-from litebert.model.sentences import unit
+from litebert.model.sentences import SentenceMap, unit
 from litebert.predict import Model
 from litebert.tasks import Answer, Similarity
 from tests.conftest import PROSE, missing
@@ -314,7 +314,7 @@ def test_the_mean_of_models_has_the_mean_of_their_weights(model: Model, tmp_path
 
 def test_vectors_are_made_the_way_that_the_pairs_like_best(model: Model, tmp_path: Path, scripts: Any) -> None:
     sentences, pairs = scripts[1], Similarity.read(sts_of(tmp_path) / "train.tsv")
-    model.after = sentences.plain(model.config.hidden_size)
+    model.after = SentenceMap.plain(model.config.hidden_size)
     before = sentences.correlation(model, pairs)
     found = sentences.settled(model, SENTENCES, pairs)
     # cosines of a sentence with itself are 1 but for rounding, which orders them
@@ -327,7 +327,7 @@ def test_means_of_arms_stand_among_them_in_order(model: Model, tmp_path: Path, s
     bench, sentences = scripts
     pairs = sts_of(tmp_path)
     shards_of(model, tmp_path)
-    model.after = sentences.plain(model.config.hidden_size)
+    model.after = SentenceMap.plain(model.config.hidden_size)
     for name, factor in (("one", 1.0), ("other", 2.0)):
         scaled(model, factor, tmp_path / "arms" / name)
     results = {

@@ -73,7 +73,7 @@ def main() -> None:
     maps: dict[str, SentenceMap] = {}
     for name, tokens in counts.items():
         once, again, after = (one.pop(name) for one in means)
-        found = {"no map": plain(once.shape[1])}
+        found = {"no map": SentenceMap.plain(once.shape[1])}
         found |= {f"whitened, {size}": whitened(once, size) for size in options.sizes if size <= once.shape[1]}
         found["learned"] = learned(once, again, after, options)
         maps |= {
@@ -109,10 +109,6 @@ def counts_of(model: Model, texts: list[str]) -> dict[str, np.ndarray]:
     frequency = frequency_of(model, texts).numpy()[: model.tokenizer.vocab_size]
     exact = {name: np.ones_like(frequency) if at is None else at / (at + frequency) for name, at in COMMON.items()}
     return {name: np.array([f"{count:.4g}" for count in counts], np.float32) for name, counts in exact.items()}
-
-
-def plain(size: int) -> SentenceMap:
-    return SentenceMap(np.eye(size, dtype=np.float32), np.zeros(size, np.float32))
 
 
 @torch.inference_mode()

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from embeddings import LONGEST, SHORTEST, counts_of, plain
+from embeddings import LONGEST, SHORTEST, counts_of
 from scipy.stats import spearmanr
 from torch import Tensor
 
@@ -74,7 +74,7 @@ def main() -> None:
     pairs = {part: Similarity.read(options.sts / f"{part}.tsv") for part in ("train", "dev")}
     texts = some_of(pool, model.tokenizer, LOOKED_AT)
     tokens = counts_of(model, texts)["rare tokens first"]
-    first = replace(plain(model.config.hidden_size), tokens=None if (tokens == 1).all() else tokens)
+    first = replace(SentenceMap.plain(model.config.hidden_size), tokens=None if (tokens == 1).all() else tokens)
     model.after = begun(model, first, texts)  # so that no direction stands out at the start
     found = {"before": correlation(model, pairs["train"])}
     print(
@@ -127,7 +127,7 @@ def settled(model: Model, texts: list[str], pairs: list[SimilarInput]) -> dict[s
     own, labels = [text for pair in pairs for text in pair.texts], [pair.label for pair in pairs]
     taken = made
     for passes in [count for count in LAST_PASSES if count <= model.config.num_hidden_layers]:
-        none = replace(plain(model.config.hidden_size), tokens=made.tokens, passes=passes)
+        none = replace(SentenceMap.plain(model.config.hidden_size), tokens=made.tokens, passes=passes)
         model.after = none
         pooled = torch.from_numpy(model.embed([*own, *texts])).to(device)
         for name, first in {"mapped": replace(made, passes=passes), "no map": none}.items():
@@ -229,7 +229,7 @@ def learn(model: Model, pool: Pool, pairs: list[SimilarInput], options: argparse
         ids, lengths = (one.to(device, non_blocking=True) for one in (ids, lengths))
         with torch.autocast(device.type, torch.bfloat16, enabled=model.bf16):
             states = albert.encoder.packed(ids, lengths, longest=longest)  # (T, H)
-        left, right = F.normalize(vectors_of(head, states, ids, lengths), dim=1).chunk(2)
+        left, right = F.normalize(vectors_of_both(head, states, ids, lengths), dim=1).chunk(2)
         alike = left @ right.T / TEMPERATURE  # (B, B)
         loss = (F.cross_entropy(alike, own) + F.cross_entropy(alike.T, own)) / 2
         optimizer.zero_grad(set_to_none=True)
@@ -250,7 +250,7 @@ def learn(model: Model, pool: Pool, pairs: list[SimilarInput], options: argparse
     return found
 
 
-def vectors_of(head: SentenceHead, states: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # (T, H) -> (2 * B, D)
+def vectors_of_both(head: SentenceHead, states: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # (T, H) -> (2 * B, D)
     weights = torch.ones_like(ids, dtype=torch.float32) if head.tokens is None else head.tokens[ids]
     owner = torch.repeat_interleave(torch.arange(len(lengths), device=ids.device), lengths, output_size=len(ids))
     total = weights.new_zeros(len(lengths), states.shape[1]).index_add(0, owner, states.float() * weights[:, None])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -142,8 +144,9 @@ def test_wanted_rows_are_those_of_all_in_the_order_asked_for() -> None:
         assert torch.equal(encoder(ids, rows=wanted[:0]), every[:0])
 
 
-def test_any_number_of_threads_computes_the_same() -> None:
+def test_any_number_of_threads_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, before = encoder_of(), torch.get_num_threads()
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))  # or no more threads than CPUs would be used
     use_native(encoder)
     try:
         found = []
@@ -155,6 +158,20 @@ def test_any_number_of_threads_computes_the_same() -> None:
         assert torch.equal(found[0], found[2])
     finally:
         torch.set_num_threads(before)
+
+
+def test_fewer_threads_than_were_asked_for_are_enough() -> None:
+    code = (
+        "import os, torch; from tests.model.test_native import encoder_of, ids_of, use_native; "
+        "os.sched_getaffinity = lambda _: range(8); torch.set_num_threads(4); e = encoder_of(); use_native(e); "
+        "print(e(ids_of(9, 50)).isfinite().all().item())"
+    )
+    environment = os.environ | {"OMP_THREAD_LIMIT": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120, env=environment,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert ran.stdout.strip() == "True"
 
 
 def test_questions_at_the_same_time_do_not_mix() -> None:
@@ -324,6 +341,20 @@ def test_the_faster_of_two_ways_is_taken_if_it_is_right(
     assert (fastest_kernel.__wrapped__() is tools) == taken
 
 
+@pytest.mark.parametrize(("ours", "kept"), [(2.9, False), (3.1, False), (1.0, True), (9.0, True)])
+def test_a_trial_that_is_too_close_to_tell_is_not_remembered(
+    ours: float, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("litebert.model.int8.has_onednn", lambda: True)
+    tools = kernel()
+    assert tools is not None
+    tools = tools._replace(path=tmp_path / "native.so")
+    monkeypatch.setattr("litebert.model.int8.kernel", lambda: tools)
+    monkeypatch.setattr("litebert.model.int8._trial", lambda _: (0.01, [ours, 2.0]))
+    assert (fastest_kernel.__wrapped__() is tools) == (ours < 3)
+    assert any(tmp_path.iterdir()) == kept
+
+
 def test_a_copy_that_cannot_be_compiled_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = encoder_of()
     use_native(encoder)
@@ -434,6 +465,35 @@ def test_a_compiler_that_fails_is_told_of_and_leaves_nothing_behind(
     assert [path.suffix for path in empty_cache.iterdir()] == [".lock"]
 
 
+def compiler(path: Path, needs: str) -> Path:
+    """One that fails where it is not told this."""
+    real = next(filter(None, map(shutil.which, native.COMPILERS)))
+    path.write_text(f'#!/bin/sh\ncase "$*" in *{needs}*) exec {real} "$@" ;; esac\nexit 1\n')
+    path.chmod(0o700)
+    return path
+
+
+def test_a_compiler_that_knows_no_tiles_makes_code_without(
+    empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", str(compiler(tmp_path / "old", native.NO_TILES)))
+    here = native.cpu()
+    monkeypatch.setattr(native, "cpu", lambda: f"{here} amx_int8")
+    tools = native.kernel.__wrapped__()
+    assert tools is not None
+    assert tools.tile[1] == 1
+
+
+def test_another_version_of_the_compiler_compiles_again(
+    empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", str(compiler(tmp_path / "any", "-o")))
+    before = native.kernel.__wrapped__()
+    assert native.kernel.__wrapped__().path == before.path
+    compiler(tmp_path / "any", "-shared")
+    assert native.kernel.__wrapped__().path != before.path
+
+
 def head_of(size: int, hidden: int, **changes: object) -> SentenceHead:
     random = np.random.default_rng(2)
     weight = random.normal(size=(size, hidden)).astype(np.float32)
@@ -466,28 +526,50 @@ def vectors_both(encoder: Encoder, head: SentenceHead | None, ids: Tensor, mask:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("head", ["none", "map", "length one", "no counts"])
+@pytest.mark.parametrize("head", ["none", "map", "length one", "no counts", "nothing counts"])
 @pytest.mark.parametrize("padded", [False, True])
 def test_vectors_in_one_call_are_those_of_the_states(shape: dict[str, object], head: str, padded: bool) -> None:
     encoder = encoder_of(**shape)
-    changes = {"map": {}, "length one": {"of_length_one": True}, "no counts": {"tokens": None}}
+    nothing = np.zeros(100, dtype=np.float32)
+    changes = {
+        "map": {}, "length one": {"of_length_one": True}, "no counts": {"tokens": None},
+        "nothing counts": {"tokens": nothing},
+    }  # fmt: skip
     made = head_of(24, encoder.config.hidden_size, **changes[head]) if head in changes else None
     lengths = torch.tensor(LENGTHS) if padded else torch.full((3,), 37)
     ids = ids_of(len(lengths), int(lengths.max()))
     mask = torch.arange(ids.shape[1]) < lengths[:, None] if padded else None
     found, truth = vectors_both(encoder, made, ids, mask)
-    assert not torch.equal(found, truth)  # it is other code
+    assert torch.equal(found, truth) == (head == "nothing counts")  # it is other code
     assert off(found, truth) < 0.01  # a number at the border of two whole ones may fall to either side
 
 
+class Doubled(torch.nn.Linear):
+    def forward(self, given: Tensor) -> Tensor:
+        return 2 * super().forward(given)
+
+
 @pytest.mark.parametrize(
-    "kind", ["a hook on the map", "bfloat16", "of other passes", "of the first token", "not in one piece"]
+    "kind",
+    [
+        "a hook on the map",
+        "a hook on positions",
+        "a part of their own",
+        "bfloat16",
+        "of other passes",
+        "of the first token",
+        "not in one piece",
+    ],
 )
 def test_vectors_that_native_code_cannot_make_are_made_by_torch(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, heard = encoder_of(), []
     head = head_of(24, 64, **{"of other passes": {"passes": 2}, "of the first token": {"pooling": "cls"}}.get(kind, {}))
     if kind == "a hook on the map":
         head.register_forward_hook(lambda *_: heard.append(1))
+    if kind == "a hook on positions":
+        encoder.position_embeddings.register_forward_hook(lambda *_: heard.append(1))
+    if kind == "a part of their own":
+        encoder.project.__class__ = Doubled
     if kind == "bfloat16":
         encoder.to(torch.bfloat16)
     if kind == "not in one piece":
@@ -495,13 +577,39 @@ def test_vectors_that_native_code_cannot_make_are_made_by_torch(kind: str, monke
     run: list[int] = []
     do = NativePasses._do
     monkeypatch.setattr(
-        NativePasses, "_do", lambda self, encoder, job: (run.append(bool(job.vectors)), do(self, encoder, job))
+        NativePasses, "_do", lambda self, laid_out, job: (run.append(bool(job.vectors)), do(self, laid_out, job))
     )
     found, truth = vectors_both(encoder, head, ids_of(2, 9), None)
     assert off(found, truth) < 1e-5
     assert run
     assert not any(run)
-    assert bool(heard) == (kind == "a hook on the map")
+    assert bool(heard) == kind.startswith("a hook")
+
+
+def test_maps_and_tokens_of_other_sizes_are_refused_before_they_are_read() -> None:
+    encoder = encoder_of()
+    use_native(encoder)
+    ids, kinds, lengths = ids_of(5), torch.zeros(5, dtype=torch.long), torch.tensor([2, 3])
+    with torch.inference_mode():
+        with pytest.raises(DataError, match="a map of 32 numbers does not fit the model's 64"):
+            encoder.vectors(ids, lengths, kinds, torch.nn.Linear(32, 8), None)
+        with pytest.raises(DataError, match="99 weights of tokens do not fit the vocabulary's 100"):
+            encoder.vectors(ids, lengths, kinds, None, torch.ones(99))
+        with pytest.raises(DataError, match="4 token_type_ids do not fit 5 input_ids"):
+            encoder.vectors(ids, lengths, kinds[:4], None, None)
+
+
+def test_tokens_need_not_lie_in_one_piece() -> None:
+    encoder = encoder_of()
+    use_native(encoder)
+    ids, lengths = ids_of(5), torch.tensor([2, 3])
+    with torch.inference_mode():
+        truth = encoder.vectors(ids, lengths, torch.zeros(5, dtype=torch.long), None, None)
+        apart = torch.stack([ids, ids * 0 + 99], dim=1)[:, 0]
+        assert truth is not None
+        found = encoder.vectors(apart, lengths, torch.zeros(1, dtype=torch.long).expand(5), None, None)
+        assert found is not None
+        assert torch.equal(found, truth)
 
 
 def test_tokens_that_the_tables_do_not_have_are_refused() -> None:

@@ -17,7 +17,7 @@
 #undef _tile_stored
 #undef _tile_dpbusd
 #undef _tile_dpbf16ps
-#define _tile_loadconfig(shapes) tiles_here::configured = true
+#define _tile_loadconfig(shapes) tiles_here::configure(shapes)
 #define _tile_release() tiles_here::configured = false
 #define _tile_zero(tile) tiles_here::zero(tile)
 #define _tile_loadd(tile, from, next) tiles_here::load(tile, reinterpret_cast<const char*>(from), next)
@@ -48,6 +48,19 @@ struct Half {
 
 inline void check() {
     if (!configured) __builtin_trap();  // as a CPU does
+}
+
+// What the manual says of the 64 bytes: the table's number, where to go on, widths in bytes, and rows.
+inline void configure(const void* given) {
+    uint8_t shapes[64];
+    std::memcpy(shapes, given, sizeof shapes);
+    for (int tile = 0; tile < 8; ++tile) {
+        uint16_t bytes;
+        std::memcpy(&bytes, shapes + 16 + 2 * tile, sizeof bytes);
+        if (bytes != BYTES || shapes[48 + tile] != ROWS) __builtin_trap();
+    }
+    if (shapes[0] != 1 || shapes[1] != 0) __builtin_trap();
+    configured = true;
 }
 
 inline void zero(int tile) {

@@ -14,7 +14,7 @@ import litebert
 from litebert.data.batches import Batch
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.files import read_json, write_json
-from litebert.model import Albert, AlbertConfig
+from litebert.model import Albert, AlbertConfig, Encoder
 from litebert.model.int8 import fastest_kernel, has_int8, use_int8
 from litebert.model.native import NativePasses
 from litebert.predict import Model
@@ -37,6 +37,12 @@ def taught(**changes: Any) -> Model:
     if model.encoder.relative_bias is not None:  # which begins as nothing
         torch.nn.init.normal_(model.encoder.relative_bias)
     return model
+
+
+@pytest.fixture
+def own_code() -> None:
+    if fastest_kernel() is None:
+        pytest.skip("no code of our own for eight bits")
 
 
 def batch_of(model: Model, texts: list[str]) -> Batch:
@@ -76,7 +82,7 @@ def test_eight_bits_stop_early_too() -> None:
     assert (found["scores"] - truth).norm() < 0.1 * truth.norm()
 
 
-@pytest.mark.skipif(fastest_kernel() is None, reason="no code of our own for eight bits")
+@pytest.mark.usefixtures("own_code")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -97,6 +103,7 @@ def test_native_code_looks_for_itself_and_says_the_same(
     batch, task, before = batch_of(model, texts), Classify(["a", "b", "c"]), torch.get_num_threads()
     assert batch.real.sum() > 800
     alone, stopped = [batch_of(model, [text]) for text in texts], set[int]()
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))  # or no more threads than CPUs would be used
     torch.set_num_threads(threads)
     try:
         with torch.inference_mode():
@@ -106,7 +113,7 @@ def test_native_code_looks_for_itself_and_says_the_same(
                 found, passes = early_scores(model.albert, task, batch, exits)
                 single = [early_scores(model.albert, task, one, exits) for one in alone]
                 with monkeypatch.context() as patch:
-                    patch.setattr(NativePasses, "until_sure", None)
+                    patch.setattr(Encoder, "until_sure", lambda *_: None)
                     usual, took = early_scores(model.albert, task, batch, exits)
                 assert passes.tolist() == took.tolist() == [one[1].item() for one in single]
                 stopped |= set(passes.tolist())
@@ -118,8 +125,11 @@ def test_native_code_looks_for_itself_and_says_the_same(
         torch.set_num_threads(before)
     assert stopped == {1, 2, 4}
     assert len(set(passes.tolist())) == 1
-    head = nn.Linear(model.config.hidden_size, 3)
-    assert model.encoder.until_sure(*native_input(batch), [4], head, 1.0) is not None
+    head: Any = model.albert.heads[task.head_name]
+    with torch.inference_mode():
+        said = model.encoder.until_sure(*native_input(batch), [1, 2, 4], head.linear, 1.1)
+    assert said is not None  # so it was native code that stopped above
+    torch.testing.assert_close(said[0], found["scores"])
 
 
 def surer_once_deeper(model: Model, batch: Batch) -> float:
@@ -137,7 +147,7 @@ def native_input(batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
     return batch.input_ids[batch.real], batch.real.sum(1), batch.token_type_ids[batch.real]
 
 
-@pytest.mark.skipif(fastest_kernel() is None, reason="no code of our own for eight bits")
+@pytest.mark.usefixtures("own_code")
 def test_native_code_refuses_sequences_of_nothing() -> None:
     model = taught()
     use_int8(model.encoder)
@@ -146,14 +156,45 @@ def test_native_code_refuses_sequences_of_nothing() -> None:
         model.encoder.until_sure(ids, lengths, torch.zeros_like(ids), [2, 4], nn.Linear(32, 3), 1.0)
 
 
-@pytest.mark.skipif(fastest_kernel() is None, reason="no code of our own for eight bits")
-def test_native_code_leaves_to_torch_what_it_cannot_look_at() -> None:
-    model = taught(depth_embedding=True)
+@pytest.mark.usefixtures("own_code")
+@pytest.mark.parametrize("kind", ["depths", "a hook on the head", "a hook on the pooler", "a part of their own"])
+def test_native_code_leaves_to_torch_what_it_cannot_look_at(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Doubled(nn.Linear):
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(given)
+
+    model, heard = taught(depth_embedding=kind == "depths"), list[int]()
     use_int8(model.encoder)
     batch, task = batch_of(model, TEXTS), Classify(["a", "b", "c"])
+    head: Any = model.albert.heads[task.head_name]
+    match kind:
+        case "a hook on the head":
+            head.register_forward_hook(lambda *_: heard.append(1))
+        case "a hook on the pooler":
+            model.encoder.pooler.register_forward_hook(lambda *_: heard.append(1))
+        case "a part of their own":
+            head.linear.__class__ = Doubled
+    looked: list[int] = []
+    until_sure = NativePasses.until_sure
+    monkeypatch.setattr(NativePasses, "until_sure", lambda *given: (looked.append(1), until_sure(*given))[1])
     with torch.inference_mode():
-        assert model.encoder.until_sure(*native_input(batch), [4], nn.Linear(32, 3), 1.0) is None
-        assert early_scores(model.albert, task, batch, Exits([2, 4], 1.1))[1].tolist() == [4] * 5
+        found, passes = early_scores(model.albert, task, batch, Exits([2, 4], 1.1))
+        truth = task.scores(model.albert, batch)["scores"]
+    assert not looked
+    assert passes.tolist() == [4] * 5
+    torch.testing.assert_close(found["scores"], truth, atol=1e-4, rtol=1e-4)
+    assert bool(heard) == kind.startswith("a hook")
+
+
+@pytest.mark.parametrize("depths", [[], [4, 2], [1, 1, 4]], ids=str)
+@pytest.mark.parametrize("eight", [False, True])
+def test_depths_that_do_not_grow_are_refused(depths: list[int], eight: bool) -> None:
+    model = taught()
+    if eight:
+        use_int8(model.encoder)
+    batch, task = batch_of(model, TEXTS), Classify(["a", "b", "c"])
+    with torch.inference_mode(), pytest.raises(ConfigError, match="must grow"):
+        early_scores(model.albert, task, batch, Exits(depths, 0.9))
 
 
 def test_what_thresholds_come_to_is_counted() -> None:

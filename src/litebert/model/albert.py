@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, get_args
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from litebert.errors import ConfigError, DataError
 from litebert.model.adapters import DepthAdapters
 from litebert.model.attention import Backend, Dense, Layout, Packed, attend, choose_backend
-from litebert.model.conditions import has_hooks, has_kernels, is_current, is_plain, is_told, is_untouched
+from litebert.model.conditions import are_plain, has_hooks, has_kernels, is_current, is_plain, is_told, is_untouched
 from litebert.model.config import ACTIVATIONS, AlbertConfig, Half
 from litebert.model.eight import has_eight
 from litebert.model.fused import TANH, Plan, Weights, run_passes
@@ -27,13 +28,14 @@ from litebert.model.products import linear
 from litebert.model.recorder import Recorder, is_small
 from litebert.model.start import initialize
 
+if TYPE_CHECKING:
+    from litebert.model.native import NativePasses
+
 WeightAt = Callable[[str, Tensor, int, int], Tensor]
 """(name, weight, pass, passes) -> the weight as that pass of so many sees it. Names are those of the encoder's
 parameters, as in "attention.0.qkv.weight"; passes count from 0."""
 RunBlock = Callable[..., Tensor]
 """`run_block`, or what stands in its place."""
-RunAll = Callable[["Encoder", Tensor, Layout, range, Tensor | None, Tensor | None], Tensor]
-"""(encoder, hidden, layout, passes, attention bias, wanted rows) -> the hidden states after these passes."""
 Seen = dict[str, Tensor]
 """A block's parameters as one pass sees them, by name; None in its place = as they are."""
 
@@ -111,7 +113,7 @@ class Encoder(nn.Module):
         self.run_block: RunBlock = run_block
         """One block, where passes are not one function. `torch.compile` it and every pass of every depth uses the one
         compiled block."""
-        self.run_all: RunAll | None = None
+        self.run_all: NativePasses | None = None
         """What computes all passes in one go, in the place of the loop over them."""
         self.unpadded = False
         """On a CPU, leave even a little padding out of all but attention."""
@@ -325,7 +327,7 @@ class Encoder(nn.Module):
         After each of the `depths`, `stops` hears the states of the first tokens of those that are left, (S, H), which
         sequences they are, (S,), and the depth, and says which of them stop, (S,). The others are a shorter batch.
         """
-        left = torch.arange(len(lengths), device=lengths.device)
+        depths, left = self._checked_depths(depths), torch.arange(len(lengths), device=lengths.device)
         first = lengths.cumsum(0) - lengths
         longest, done = int(lengths.max()), 0
         hidden = self._begun(input_ids, lengths, first, token_type_ids, longest)
@@ -348,16 +350,12 @@ class Encoder(nn.Module):
     ) -> tuple[Tensor, Tensor] | None:  # (S, C), (S,)  # fmt: skip
         """`until` for a classifier, where native code can look for itself: what the head says of each pooled sequence
         when it is so sure, and after how many passes."""
-        at_once = getattr(self.run_all, "until_sure", None)
-        if at_once is None or self.depth_embeddings is not None:
+        if self.run_all is None or self.depth_embeddings is not None or not are_plain(self.pooler, head):
             return None
+        depths = self._checked_depths(depths)
         first, longest = lengths.cumsum(0) - lengths, int(lengths.max())
         hidden = self._begun(input_ids, lengths, first, token_type_ids, longest)
-        found: tuple[Tensor, Tensor] = at_once(
-            self, hidden, lengths, self._attention_bias(longest), [self.checked_depth(one) for one in depths], head,
-            sure,
-        )  # fmt: skip
-        return found
+        return self.run_all.until_sure(self, hidden, lengths, self._attention_bias(longest), depths, head, sure)
 
     def vectors(
         self,
@@ -369,15 +367,22 @@ class Encoder(nn.Module):
     ) -> Tensor | None:  # (S, D)
         """A map of the mean of the last states of each sequence, where native code computes all of that; `counts`,
         (V,), say how much each token counts in it."""
-        at_once, longest = getattr(self.run_all, "vectors", None), int(lengths.max())
-        told = any(map(is_told, (self, self.word_embeddings, self.embedding_norm, self.project)))
-        if at_once is None or told or self.training or torch.is_grad_enabled():
+        if self.run_all is None or self.training or torch.is_grad_enabled() or not len(lengths):
             return None
+        tables = (self.word_embeddings, self.segment_embeddings, self.position_embeddings)
+        known = are_plain(*tables, self.embedding_norm, self.embedding_dropout, self.project)
+        if is_told(self) or not known or (linear is not None and not are_plain(linear)):
+            return None
+        longest = int(lengths.max())
         self._check_length(longest)
-        found: Tensor | None = at_once(
+        return self.run_all.vectors(
             self, input_ids, lengths, token_type_ids, self._attention_bias(longest), linear, counts
         )
-        return found
+
+    def _checked_depths(self, depths: Sequence[int]) -> list[int]:
+        if not depths or any(now >= later for now, later in pairwise(depths)):
+            raise ConfigError(f"depths={list(depths)} must grow, each larger than the one before; sort them")
+        return [self.checked_depth(one) for one in depths]
 
     def _begun(
         self, input_ids: Tensor, lengths: Tensor, first: Tensor, token_type_ids: Tensor, longest: int

@@ -29,10 +29,17 @@ def is_untouched(layer: torch.nn.Module) -> bool:
     return not told and "forward" not in vars(layer)
 
 
+KNOWN = (torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Dropout, torch.nn.Embedding)
+
+
 def is_plain(block: torch.nn.Module) -> bool:
     """Is a block what it was made as? Whoever puts something else into it wants it to be called."""
-    known = (torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Dropout)
-    return not has_hooks(block) and all(type(part) in known for part in block.children())
+    return not has_hooks(block) and all(type(part) in KNOWN for part in block.children())
+
+
+def are_plain(*parts: torch.nn.Module) -> bool:
+    """Are these torch's own, and would calling them tell nobody?"""
+    return all(type(part) in KNOWN and is_untouched(part) for part in parts)
 
 
 @cache

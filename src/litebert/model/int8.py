@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple, get_args
@@ -29,9 +29,10 @@ from litebert.model.native import Kernel, NativePasses, kernel
 from litebert.model.rounding import rounded
 
 LEVELS = 255
-TURNS, FAR, SLOWER = 7, 0.2, 1.5
+TURNS, FAR, SLOWER, CLOSE = 7, 0.2, 1.5, 1.2
 """How often two ways are tried, how far off ours may be, and how much slower: oneDNN's threads are luckier on a machine
-that has other work, and ours is faster on every one that was measured."""
+that has other work, and ours is faster on every one that was measured. Times that are closer than the last to what ours
+may take are not remembered: they are tried again by the next process."""
 FUSED = {"gelu": "none", "gelu_new": "tanh"}
 """Activations that oneDNN computes while it multiplies, and which way."""
 HALF_FROM, WRITTEN_OUT = 128, 1 << 20
@@ -65,10 +66,15 @@ def fastest_kernel() -> Kernel | None:
         off, times = float(found["off"]), [float(found[name]) for name in ("native", "other")]
     except (OSError, ValueError, TypeError, KeyError):
         off, times = _trial(tools)
-        with suppress(LitebertError):  # a folder that cannot be written
-            write_json(record, {"off": off, "native": times[0], "other": times[1]})
-    most = times[1] * (SLOWER if has_onednn() else 1)  # eight bits are less exact than float32, so they must gain
-    return tools if off < FAR and times[0] < most else None
+        if not 1 / CLOSE < times[0] / _most(times) < CLOSE:
+            with suppress(LitebertError):  # a folder that cannot be written
+                write_json(record, {"off": off, "native": times[0], "other": times[1]})
+    return tools if off < FAR and times[0] < _most(times) else None
+
+
+def _most(times: Sequence[float]) -> float:
+    """What ours may take. Eight bits are less exact than float32, so beside that they must gain."""
+    return times[1] * (SLOWER if has_onednn() else 1)
 
 
 def _trial(tools: Kernel) -> tuple[float, list[float]]:

@@ -1154,6 +1154,8 @@ void work(void* given) {
     Runner run(call.net, call.job, call.team, call.rows, thread);
 #if defined(TILES_)
     const TileShapes shapes;
+    // the compiler believes that the next line reads 8 of its bytes, and may not write the others
+    __asm__ volatile("" : : "m"(shapes));
     _tile_loadconfig(&shapes);
 #endif
     for (int first = 0, last; first < call.job.sequences; first = last) run(first, last = group_end(call.job, first));

@@ -36,6 +36,7 @@ from litebert.model.config import AlbertConfig, Half
 from litebert.model.rounding import rounded
 
 SOURCE = Path(__file__).with_name("native.cpp")
+NO_TILES = "-DNO_TILES"
 FLAGS = ("-O3", "-std=c++17", "-march=native", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
 COMPILERS = ("c++", "g++", "clang++")
 INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "avx2", "asimddp")
@@ -144,12 +145,14 @@ def compiled_with(flags: tuple[str, ...]) -> Kernel | None:
         library.litebert_workspace.restype = c_size_t
         library.litebert_knows.restype = library.litebert_may.restype = c_bool
         if not library.litebert_may():
-            return compiled_with((*flags, "-DNO_TILES"))
+            return compiled_with((*flags, NO_TILES))
         layout = (c_int32 * 3)()
         library.litebert_layout(layout)
         panel, across, units = layout
         return Kernel(path, library, parallel, team_size, panel, (across, units))
     except subprocess.CalledProcessError as error:
+        if "amx_int8" in cpu() and NO_TILES not in flags:  # which this compiler may not know
+            return compiled_with((*flags, NO_TILES))
         why = error.stderr.decode(errors="replace").strip().splitlines()
     except (OSError, RuntimeError, LitebertError, subprocess.TimeoutExpired) as error:
         why = str(error).splitlines()
@@ -184,7 +187,9 @@ def cpu() -> str:
 
 def _compiled(compiler: str, flags: tuple[str, ...]) -> Path:
     """The library, made where it is not there yet or is not what was made."""
-    known = hashlib.sha256(SOURCE.read_bytes() + "\0".join((*flags, compiler, cpu())).encode())
+    version = Path(compiler).stat()  # of what a link leads to
+    made_by = (*flags, compiler, str(version.st_size), str(version.st_mtime_ns), cpu())
+    known = hashlib.sha256(SOURCE.read_bytes() + "\0".join(made_by).encode())
     path = cache_folder() / f"native-{known.hexdigest()[:16]}.so"
     digest = path.with_suffix(".sha256")
     with _locked(path.with_suffix(".lock")):  # others that start at the same time wait for what we make
@@ -285,7 +290,8 @@ class NativePasses:
         _check(starts, layout.length, rows, len(hidden))
         places = _places(hidden, found, starts, blocks, added, bias, rows)
         wanted = 0 if rows is None else len(rows)
-        self._do(encoder, _Job(*places, 0, None, None, None, len(starts) - 1, len(blocks), layout.length, wanted))
+        job = _Job(*places, sequences=len(starts) - 1, steps=len(blocks), longest=layout.length, wanted=wanted)
+        self._do(self._layout_of(encoder), job)
         return found
 
     def until_sure(
@@ -305,7 +311,8 @@ class NativePasses:
         stopped = torch.empty(len(lengths), dtype=torch.int32, device="cpu")
         look = _Look(*_places(*weights, steps, scores, stopped), len(head.bias), len(depths), sure)
         places = _places(hidden, None, starts, blocks, None, bias, None)
-        self._do(encoder, _Job(*places, 0, pointer(look), None, None, len(lengths), len(blocks), longest, 0))
+        job = _Job(*places, look=pointer(look), sequences=len(lengths), steps=len(blocks), longest=longest)
+        self._do(self._layout_of(encoder), job)
         return scores, torch.tensor(depths, device="cpu")[stopped.long() - 1]
 
     def vectors(
@@ -314,15 +321,19 @@ class NativePasses:
     ) -> Tensor | None:  # (S, D)  # fmt: skip
         """From tokens to vectors in one call, where the weights are float32: for a short text the few steps by torch
         before and after the passes take as long as two or three of them."""
-        norm, laid_out = encoder.embedding_norm, self._layout_of(encoder)
-        names = ("word_embeddings", "segment_embeddings", "position_embeddings")
+        norm, names = encoder.embedding_norm, ("word_embeddings", "segment_embeddings", "position_embeddings")
         tables = [getattr(encoder, name).weight for name in names]
+        self._check_use(encoder, tables[0])
         mapped = (counts, *((None, None) if linear is None else (linear.weight, linear.bias)))
         read = (*tables, norm.weight, norm.bias, *mapped)
         if any(one is not None and (one.dtype != torch.float32 or not one.is_contiguous()) for one in read):
             return None
-        self._check_use(encoder, tables[0])
+        laid_out = self._layout_of(encoder)
+        ids, kinds = (one.to(torch.int64).contiguous() for one in (ids, kinds))
         starts, longest = _starts(lengths, len(ids))
+        _check_map(encoder.config, linear, counts)
+        if len(kinds) != len(ids):
+            raise DataError(f"{len(kinds)} token_type_ids do not fit {len(ids)} input_ids; give one for each")
         passes = range(encoder.checked_depth(encoder.depth))
         blocks, added = _steps(encoder.config, passes), _added(encoder, passes)
         bias = None if bias is None else bias.float().contiguous()
@@ -333,19 +344,19 @@ class NativePasses:
         size = encoder.config.hidden_size if linear is None else linear.out_features
         found = torch.empty(len(lengths), size, device="cpu")
         job = _Job(
-            *_places(None, None, starts, blocks, added, bias, None), 0, None, pointer(words),
-            pointer(_Vectors(*_places(*mapped, found), found.shape[1])), len(lengths), len(blocks), longest, 0,
+            *_places(None, None, starts, blocks, added, bias, None), words=pointer(words),
+            vectors=pointer(_Vectors(*_places(*mapped, found), size)), sequences=len(lengths), steps=len(blocks),
+            longest=longest,
         )  # fmt: skip
         if not self._tools.library.litebert_knows(byref(job)):
             raise DataError(
                 f"input_ids must lie between 0 and {len(tables[0]) - 1} and token_type_ids between 0 and "
                 f"{len(tables[1]) - 1}; is this the tokenizer that the model came with?"
             )
-        self._do(encoder, job)
+        self._do(laid_out, job)
         return found
 
-    def _do(self, encoder: Encoder, job: _Job) -> None:
-        laid_out = self._layout_of(encoder)
+    def _do(self, laid_out: _LaidOut, job: _Job) -> None:
         threads, library = min(torch.get_num_threads(), len(os.sched_getaffinity(0))), self._tools.library
         both = byref(laid_out.network), byref(job)
         memory = self._space(library.litebert_workspace(*both, threads) + ALIGNED)
@@ -487,6 +498,13 @@ def _check(starts: Tensor, longest: int, rows: Tensor | None, tokens: int, least
         )
     if rows is not None and not 0 <= int(rows.min()) <= int(rows.max()) < tokens:
         raise DataError(f"wanted rows must lie between 0 and {tokens - 1}; there are {tokens} real tokens")
+
+
+def _check_map(config: AlbertConfig, linear: nn.Linear | None, counts: Tensor | None) -> None:
+    if linear is not None and linear.in_features != config.hidden_size:
+        raise DataError(f"a map of {linear.in_features} numbers does not fit the model's {config.hidden_size}")
+    if counts is not None and counts.shape != (config.vocab_size,):
+        raise DataError(f"{len(counts)} weights of tokens do not fit the vocabulary's {config.vocab_size}")
 
 
 def _weights(encoder: Encoder) -> Iterator[Tensor]:

@@ -74,17 +74,13 @@ class SentenceHead(nn.Module):
     def __init__(self, made: SentenceMap) -> None:
         super().__init__()
         self.pooling, self.passes, self.of_length_one = made.pooling, made.passes, made.of_length_one
+        self.is_mean = made.is_mean
         self.linear = nn.Linear(made.weight.shape[1], made.weight.shape[0], device="meta").to_empty(device="cpu")
         with torch.no_grad():
             self.linear.weight.copy_(torch.from_numpy(made.weight))
             self.linear.bias.copy_(torch.from_numpy(made.bias))
         self.tokens: Tensor | None
         self.register_buffer("tokens", None if made.tokens is None else torch.from_numpy(made.tokens).float())
-
-    @property
-    def is_mean(self) -> bool:
-        """Of the last states, weighted or not."""
-        return self.pooling == "mean" and self.passes == 1
 
     def forward(self, states: Tensor, ids: Tensor, real: Tensor) -> Tensor:  # (N, L, H), (N, L) twice -> (N, D)
         found = exact(self.linear, pooled(states, ids, real, self.pooling, self.tokens))

@@ -19,6 +19,7 @@ from torch import Tensor
 from litebert.data.batches import Batch
 from litebert.errors import ConfigError
 from litebert.model import Albert
+from litebert.model.conditions import is_untouched
 from litebert.model.heads import TextHead
 from litebert.tasks import Classify, Task
 from litebert.tasks.base import Scores
@@ -87,7 +88,7 @@ def early_scores(albert: Albert, task: Task[Any, Any], batch: Batch, exits: Exit
     """What the head says of each sequence where it stopped, and after how many passes, (S,)."""
     encoder, head, real = albert.encoder, albert.heads[task.head_name], batch.real
     lengths, given = real.sum(1), (batch.input_ids[real], batch.token_type_ids[real])
-    if isinstance(head, TextHead) and head.body is None and not head.training:
+    if type(head) is TextHead and head.body is None and not head.training and is_untouched(head):
         found = encoder.until_sure(given[0], lengths, given[1], exits.depths, head.linear, exits.sure)
         if found is not None:
             return {"scores": found[0]}, found[1]

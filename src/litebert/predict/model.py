@@ -98,8 +98,8 @@ class Model:
     @property
     def dimensions(self) -> int:
         """How many numbers its vectors have."""
-        head: Any = dict(self.albert.heads.items()).get(SentenceHead.name)
-        return self.config.hidden_size if head is None else head.linear.out_features
+        heads: Any = self.albert.heads
+        return heads[SentenceHead.name].linear.out_features if SentenceHead.name in heads else self.config.hidden_size
 
     @property
     def encoder(self) -> Encoder:

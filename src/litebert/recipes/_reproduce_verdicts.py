@@ -103,7 +103,7 @@ def judge(results: Results, claim: Claim, figure: str) -> Judgement:
     if claim.learned and claim.row in cells:
         values[claim.learned] = results.values(cells[claim.row], claim.learned)
     if claim.witness:
-        values[claim.witness] = results.values(cells[claim.witness], figure)
+        values[claim.witness] = results.values(cells[claim.witness], figure) if claim.witness in cells else []
     if claim.row not in values or not all(values.values()) or (claim.others and not rivals):
         return Judgement(claim, figure, "not run", None)
     if claim.kind == "above":
