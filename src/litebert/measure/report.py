@@ -40,7 +40,9 @@ h2 {{ font-size: 1.15rem; margin: 2.4rem 0 .6rem; }}
 table {{ border-collapse: collapse; margin: .8rem 0; }}
 th, td {{ text-align: left; padding: .3rem 1.2rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }}
 th {{ font-weight: 600; }} td {{ overflow-wrap: break-word; }}
-.many {{ font-size: .86rem; }} .many th, .many td {{ padding-right: .7rem; }}
+.many {{ font-size: .86rem; position: relative; left: 50%; transform: translateX(-50%);
+  width: max-content; min-width: 100%; max-width: calc(100vw - 2rem); }}
+.many th, .many td {{ padding-right: .7rem; }}
 td.number {{ text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }}
 .note, figcaption, summary {{ color: var(--quiet); }}
 .panels {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); gap: 1.6rem 2rem; }}
