@@ -92,6 +92,16 @@ def test_mistakes_are_told_and_nothing_is_written(
     assert not (tmp_path / "out").exists()
 
 
+def test_what_is_stopped_leaves_nothing_behind(flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(_: object) -> None:
+        assert (tmp_path / "out" / "model.safetensors").is_file()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("litebert.recipes.quantize.milliseconds", stopped)
+    assert litebert("quantize", "--model", flow.classifier, "--out", tmp_path / "out") == 130
+    assert not (tmp_path / "out").exists()
+
+
 def test_plain_texts_are_enough_for_a_classifier(flow: Flow, tmp_path: Path) -> None:
     rows = make_examples(30, seed=3)
     (tmp_path / "texts.txt").write_text("".join(f"{row['text']}\n" for row in rows))

@@ -177,6 +177,37 @@ def test_finetune_evaluate_and_predict(start: Path, tmp_path: Path, capsys: pyte
     assert "vectors" not in (tmp_path / "page" / "answers.jsonl").read_text(encoding="utf-8")
 
 
+def test_a_run_says_whether_it_made_things_worse(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train, valid = pairs(tmp_path / "train.jsonl", 0, 60), pairs(tmp_path / "valid.jsonl", 1)
+    flags = ("--task", "similarity", "--valid", valid)
+    assert litebert(*command(start, train, tmp_path / "out", *flags, "--epochs", 6, "--learning-rate", 2e-3)) == 0
+    assert "worse" not in capsys.readouterr().err
+    taught = finished(tmp_path / "out")
+    assert taught["before"] <= taught["metrics"][taught["metric"]]
+    assert (
+        litebert(*command(tmp_path / "out", train, tmp_path / "worse", *flags, "--epochs", 1, "--learning-rate", 1))
+        == 0
+    )
+    said = capsys.readouterr().err
+    assert finished(tmp_path / "worse")["before"] == pytest.approx(taught["metrics"][taught["metric"]], abs=0.05)
+    assert "worse than what it began with" in said
+    assert "such as 2e-01" in said
+
+
+def test_an_index_is_not_made_among_other_things(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "texts.txt").write_text("rain on the roof\n")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "config.json").write_text("{}")
+    flags = ("--index", tmp_path / "models", "--model", start, "--add", tmp_path / "texts.txt")
+    assert litebert("search", *flags) == 2
+    assert "holds something else (config.json)" in capsys.readouterr().err
+    assert [file.name for file in (tmp_path / "models").iterdir()] == ["config.json"]
+
+
 def test_any_model_can_be_asked_for_similarity(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"text_a": PROSE[i], "text_b": PROSE[i + 1], "score": str(i)} for i in range(5)]
     data = write_csv(tmp_path / "sts.csv", rows)

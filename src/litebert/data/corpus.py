@@ -114,7 +114,7 @@ def documents_of(path: Path, reading: Reading) -> Iterator[str]:
 
 def no_text(paths: Sequence[Path]) -> DataError:
     names = ", ".join(map(str, paths[:3])) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
-    return DataError(f"{names}: no text there; give plain text with a blank line between documents")
+    return DataError(f"{names}: no text there; give plain text with something in it")
 
 
 def decode_line(line: bytes, source: Path | str, number: int, encoding: str | None = None) -> str:
@@ -169,7 +169,8 @@ def _lines_of(path: Path, reading: Reading) -> Iterator[str]:
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path}, after line {number}: byte 0x{error.object[error.start]:02x} is not {error.encoding.upper()}; "
-            "name the right one with --encoding, or convert it first, with: iconv -f ENCODING -t UTF-8"
+            "convert it first, with: iconv -f ENCODING -t UTF-8, or where a command takes it name the right one with "
+            "--encoding"
         ) from error
     except DAMAGE as error:
         raise DataError(

@@ -106,6 +106,9 @@ class Index:
         if approximate:
             require_extra("usearch.index", "index")
         index = cls(path, Settings(str(model.source), identity(model), size, storage, approximate=approximate))
+        others = sorted(file.name for file in path.glob("*") if file.name != LOCK)
+        if others and SETTINGS not in others:
+            raise ConfigError(f"{path} holds something else ({others[0]}); choose a folder for the index alone")
         with locked(path / LOCK):
             if (path / SETTINGS).exists():
                 raise ConfigError(f"{path} is an index already; add to it, or choose another folder")

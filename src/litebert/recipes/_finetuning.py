@@ -58,6 +58,8 @@ class Result:
     """What says that nothing was learned, if so."""
     decisive: dict[str, str]
     """The settings and the content of the files that this was made with."""
+    before: float | None = None
+    """The metric on the validation examples before the first step, of tasks that a model can do untaught."""
 
 
 class EnoughError(Exception):
@@ -86,7 +88,9 @@ def finetune(config: Config, console: Console, split_seed: int | None = None) ->
         why = f"collapsed: {run.collapsed}; beginning again with a third of the rate, {rate * LOWER:.2g}"
     seconds = time.perf_counter() - began
     test, baseline = plan.measure_best()
-    result = Result(plan.metric, run.best, run.best_epoch, seconds, test, baseline, rate, run.collapsed, plan.decisive)
+    result = Result(
+        plan.metric, run.best, run.best_epoch, seconds, test, baseline, rate, run.collapsed, plan.decisive, run.before
+    )
     write_json(config.out / "finished.json", asdict(result))
     judged, scores = (plan.tested, test) if test else (plan.held_out, run.best)
     known = len(judged) >= LEAST_TO_JUDGE and plan.metric in baseline  # of a test of one class not every metric is
@@ -96,6 +100,13 @@ def finetune(config: Config, console: Console, split_seed: int | None = None) ->
         console.print(
             "this model is no better than one that answers without reading; it needs more --epochs, a higher "
             f"--learning-rate, more examples, a model that has read more text{fewer}",
+            highlight=False,
+            markup=False,
+        )
+    if run.before is not None and run.best[plan.metric] < run.before:
+        console.print(
+            f"this model is worse than what it began with ({plan.metric} {run.before:.3f} before): give a lower "
+            f"--learning-rate, such as {rate / 5:.0e}, or more examples",
             highlight=False,
             markup=False,
         )
@@ -153,6 +164,7 @@ class Attempt:
         self.guard = Guard({"model": self.albert, "optimizer": self.optimizer}, spike=math.inf)
         prior = plan.task.prior_loss(plan.lessons[0].examples)
         self.collapse = None if prior is None else Collapse(prior, plan.steps)
+        self.before: float | None = None
         self.best: dict[str, float] = {}
         self.best_epoch = self.improved = 0
         self.floor = plan.task.baseline(plan.held_out).get(plan.metric, -math.inf)
@@ -177,6 +189,9 @@ class Attempt:
             with RunLog(config.out, plan.console, "finetune", start=start) as self.log:
                 if why is not None and not start:
                     self.log.say(why)
+                if plan.task.compares and not start:
+                    self.before = self.measure()[plan.metric]
+                    self.log.say(f"before the first step: {plan.metric} {self.before:.3f}")
                 try:
                     return train(
                         self.albert,
@@ -349,11 +364,12 @@ class Attempt:
 
     def _state(self) -> dict[str, Any]:
         collapse = None if self.collapse is None else self.collapse.state()
-        epochs = {"best_epoch": self.best_epoch, "improved": self.improved}
+        epochs = {"best_epoch": self.best_epoch, "improved": self.improved, "before": self.before}
         return {"best": self.best, "collapse": collapse, "guard": self.guard.state()} | epochs
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.best, self.best_epoch, self.improved = state["best"], state["best_epoch"], state["improved"]
+        self.before = state.get("before")
         self.guard.restore(state["guard"])
         if self.collapse is not None and state["collapse"] is not None:
             self.collapse.restore(state["collapse"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -72,11 +73,26 @@ def set_answering(model: Model, precision: str, passes: int | None = None, speed
     if passes is not None:
         if isinstance(model, Adapted):
             raise ConfigError("passes: an adapted model reads at depths of its own choice; leave it out")
+        most = model.config.num_hidden_layers
+        if not 1 <= passes <= most:
+            raise ConfigError(f"passes={passes} must lie between 1 and the {most} that the model has learned with")
         model.passes = passes
     if speed != 1:
         model.set_speed(speed)
     model.bf16 = answers_in_bf16(precision, model.device)
     model.encoder.eval().use_eight(precision == "fp8")
+
+
+@contextmanager
+def removed_unless_done(out: Path) -> Iterator[None]:
+    """A folder that was not there, or was empty, holds all of it in the end or nothing."""
+    new = not out.exists() or not any(out.iterdir())
+    try:
+        yield
+    except BaseException:
+        if new:
+            shutil.rmtree(out, ignore_errors=True)
+        raise
 
 
 def refuse_unwritable(out: Path) -> None:

@@ -25,9 +25,12 @@ from litebert.builtin import DEFAULT
 from litebert.errors import ConfigError
 from litebert.files import write_json
 from litebert.recipes._compressing import TIMED_TOKENS, check_test, examples_of, milliseconds, scores_of
-from litebert.recipes._shared import make_console, refuse_overwrite, working, write_run
+from litebert.recipes._shared import make_console, refuse_overwrite, removed_unless_done, working, write_run
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from litebert.data.batches import Example
     from litebert.predict import Model
 
 
@@ -67,13 +70,10 @@ class Figures:
 
 
 def run(config: Config) -> None:
-    from litebert.builtin import folder_of
-    from litebert.compress import loss_of, quantized
     from litebert.compress.int8 import MOST
     from litebert.model.int8 import has_int8
     from litebert.predict import load
     from litebert.tasks import TrainableTask
-    from litebert.train.log import counting
 
     if config.to == "int8" and not has_int8():
         raise ConfigError(
@@ -87,6 +87,22 @@ def run(config: Config) -> None:
         raise ConfigError(f"{config.model} is in eight bits already; give the model that it was made from")
     check_test(model, config.test, config.columns)
     examples = [] if config.data is None else examples_of(model, config.data, config.columns, 2 * MOST)
+    with removed_unless_done(config.out):
+        found = _made(config, model, examples, console)
+    _print(config, found)
+    console.print(f"model in {config.out}", highlight=False, markup=False)
+    text = "" if isinstance(model.task, TrainableTask) else "echo 'a text with a [MASK]' | "
+    flag = " --precision bf16" if config.to == "bf16" else ""
+    console.print(f"next: {text}litebert predict --model {config.out}{flag}", highlight=False, markup=False)
+
+
+def _made(config: Config, model: Model, examples: list[Example], console: Console) -> Figures:
+    """Write the small model, and say what it is worth."""
+    from litebert.builtin import folder_of
+    from litebert.compress import loss_of, quantized
+    from litebert.predict import load
+    from litebert.train.log import counting
+
     learned, others = examples[::2], examples[1::2]
     title = f"making {config.to}" + (f", reading {len(examples):,} texts" if examples else "")
     if not console.is_terminal:
@@ -110,11 +126,7 @@ def run(config: Config) -> None:
         before, after = milliseconds([model, small])
     found = Figures((weighs[0], weighs[1]), (before, after), off, metric, scores)
     write_json(config.out / "quantize.json", asdict(found))
-    _print(config, found)
-    console.print(f"model in {config.out}", highlight=False, markup=False)
-    text = "" if isinstance(model.task, TrainableTask) else "echo 'a text with a [MASK]' | "
-    flag = " --precision bf16" if config.to == "bf16" else ""
-    console.print(f"next: {text}litebert predict --model {config.out}{flag}", highlight=False, markup=False)
+    return found
 
 
 def _weighs(folder: Path, model: Model) -> float:
