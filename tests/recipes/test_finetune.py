@@ -103,7 +103,9 @@ def test_every_task_is_in_these_tests() -> None:
 
 def test_a_finished_run_says_what_it_came_to(taught: tuple[str, Path]) -> None:
     found = finished(taught[1] / "out")
-    assert set(found) == {"metric", "metrics", "epoch", "seconds", "test", "baseline", "rate", "collapsed", "decisive"}
+    names = {"metric", "metrics", "epoch", "seconds", "test", "baseline", "rate", "collapsed", "decisive", "before"}
+    assert set(found) == names
+    assert (found["before"] is None) == (taught[0] != "similarity")
     assert found["metric"] == TASKS[taught[0]].metric  # type: ignore[attr-defined]
     assert found["metric"] in found["metrics"]
     assert 1 <= found["epoch"] <= 3
