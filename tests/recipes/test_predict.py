@@ -97,6 +97,21 @@ def test_answers_come_in_the_precision_that_is_asked_for(
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=0.03)
 
 
+def test_only_passes_that_were_learned_are_taken(
+    flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.txt").write_text("rain\n")
+    given = ("--model", flow.classifier, "--input", tmp_path / "in.txt", "--device", "cpu")
+    most = package.load(flow.classifier).config.num_hidden_layers
+    assert litebert("predict", *given, "--passes", most) == 0
+    capsys.readouterr()
+    for wrong in (0, most + 1):
+        assert litebert("predict", *given, "--passes", wrong) == 2
+        told = capsys.readouterr()
+        assert f"passes={wrong} must lie between 1 and the {most} that the model has learned with" in told.err
+        assert not told.out
+
+
 def test_eight_bits_are_refused_where_there_are_none(
     flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
