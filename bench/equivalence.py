@@ -33,11 +33,11 @@ import litebert
 from litebert.cli import main as run_command
 
 TOPICS = {
-    "weather": "rain thunder storm clouds sunshine wind".split(),
-    "food": "butter eggs recipe sandwich bakery breakfast".split(),
-    "travel": "train station bridge map suitcase passport".split(),
+    "weather": ["rain", "thunder", "storm", "clouds", "sunshine", "wind"],
+    "food": ["butter", "eggs", "recipe", "sandwich", "bakery", "breakfast"],
+    "travel": ["train", "station", "bridge", "map", "suitcase", "passport"],
 }
-FILLER = "the and was on a of before every when they".split()
+FILLER = ["the", "and", "was", "on", "a", "of", "before", "every", "when", "they"]
 NOT_COMPARED = {"run.json", "report.html", "finished.json", "README.md", "few_shot.json", "quantize.json"}
 """They hold times, versions and commits; what matters of metrics.jsonl is recorded as a curve."""
 TIMELESS = ("loss", "mlm_accuracy", "sop_accuracy", "accuracy", "valid")
@@ -89,7 +89,8 @@ def record_runs(folder: Path) -> Iterator[tuple[str, str]]:
         "pt-unshared": ("pretrain", "--data", "shards", *small, "--sharing", "none", "--optimizer", "muon"),
         "pt-bias": ("pretrain", "--data", "shards", *small, "--attention-distance", 4, "--squash", "tanh",
                     "--cold-factor", 0.1, "--average", 0.9, "--bounds", "project"),
-        "pt-strategies": ("pretrain", "--data", "shards", *small, "--layer-decay-rate", 0.9, "--sentences", "next", "--unfreeze-steps", 3),
+        "pt-strategies": ("pretrain", "--data", "shards", *small, "--layer-decay-rate", 0.9, "--sentences", "next",
+                          "--unfreeze-steps", 3),
         "ft-classify": ("finetune", "--model", "pt", "--train", "train.csv", "--valid", "valid.csv", *taught),
         "ft-rdrop": ("finetune", "--model", "pt", "--train", "train.csv", *taught, "--r-drop", 0.5),
         "ft-lora": ("finetune", "--model", "pt", "--train", "train.csv", *taught, "--lora", 4),
@@ -132,9 +133,10 @@ def files_of(folder: Path) -> Iterator[tuple[str, str]]:
             for key in sorted({key for line in lines for key in line if "loss" in key or "accuracy" in key}):
                 curve = [line[key] for line in lines if key in line]
                 yield f"{path}:{key}", f"{digest(json.dumps(curve).encode())} last {curve[-1]}"
-        elif path.is_file() and path.name not in NOT_COMPARED and not path.name.startswith("events."):
-            if "checkpoints" not in path.parts and path.suffix not in (".png", ".svg", ".html"):
-                yield str(path), digest(path.read_bytes())
+            continue
+        left_out = path.name in NOT_COMPARED or path.suffix in (".png", ".svg", ".html") or "checkpoints" in path.parts
+        if path.is_file() and not left_out and not path.name.startswith("events."):
+            yield str(path), digest(path.read_bytes())
 
 
 def record_models(folder: Path) -> Iterator[tuple[str, str]]:
