@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 dependencies = ["torch", "numpy", "safetensors", "tokenizers", "huggingface_hub"]
 
 if TYPE_CHECKING:
-    from litebert.predict import Model
+    from litebert.inference import Model
 
 
 def albert(path_or_name: str) -> "Model":

@@ -27,10 +27,11 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
+from litebert.commands import finetune
 from litebert.model import Albert, preset
-from litebert.recipes import _finetuning, finetune
-from litebert.train.graphs import Graphs
+from litebert.train.cuda_graphs import Graphs
 from litebert.train.log import read_metrics
+from litebert.trainers import finetuning as _finetuning
 
 FACTOR = 3  # times the distance that two plain runs end apart is still noise
 NOTHING = 1e-6  # is no distance at all

@@ -40,11 +40,11 @@ from litebert.builtin import folder_of
 from litebert.compress import quantized
 from litebert.data.batches import Example, by_length, pad
 from litebert.data.corpus import read_lines
+from litebert.inference import Model
+from litebert.inference.exported import by_session
 from litebert.interop.onnx import Vectors, graph_of
 from litebert.interop.onnx_int8 import quantize_graph
-from litebert.model.int8 import use_int8
-from litebert.predict import Model
-from litebert.predict.exported import by_session
+from litebert.model.backends.int8 import use_int8
 
 Answer = Callable[[list[str]], Any]
 """Texts in, their vectors out."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from litebert.measure.curves import COLOURS, colour_of, compact
+from litebert.measure.plots import COLOURS, colour_of, compact
 
 PANELS = {
     "encode": "texts to vectors, tokens per second",

@@ -18,11 +18,11 @@ from unittest import mock
 
 from rich.console import Console
 
-from litebert.measure.curves import running_mean
+from litebert.commands.pretrain import Config
+from litebert.measure.plots import running_mean
 from litebert.model import Encoder
-from litebert.recipes._pretraining import pretrain
-from litebert.recipes.pretrain import Config
-from litebert.train.runtime import ALONE, pick_device
+from litebert.train.device import ALONE, pick_device
+from litebert.trainers.pretraining import pretrain
 
 ALIKE = 0.005  # of the loss
 

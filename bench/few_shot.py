@@ -37,16 +37,15 @@ from sklearn.pipeline import make_pipeline
 
 import litebert
 from litebert.builtin import folder_of
-from litebert.data.labelled import Source
+from litebert.data.tables import Source
+from litebert.fewshot import Adapted, tuned
+from litebert.fewshot.adapt import given_as
+from litebert.fewshot.contrastive import TunedTier
+from litebert.fewshot.tuning import TIERS
 from litebert.measure.baselines import cut_for
-from litebert.measure.paired import mean_difference, spread_of
-from litebert.predict import Adapted
-from litebert.predict.adapted import given_as
+from litebert.measure.intervals import mean_difference, spread_of
 from litebert.tasks import Classify
-from litebert.train.runtime import has_bfloat16, pick_device
-from litebert.tuning import tuned
-from litebert.tuning.contrast import TunedTier
-from litebert.tuning.tiers import TIERS
+from litebert.train.device import has_bfloat16, pick_device
 
 INTENTS = ("BANKING77", "CLINC150")
 FEWCLUE = ("fewclue-tnews", "fewclue-eprstmt", "fewclue-csldcp", "fewclue-bustm", "fewclue-ocnli")

@@ -32,10 +32,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from litebert.commands import finetune
 from litebert.data.batches import IGNORED
-from litebert.recipes import finetune
-from litebert.recipes._finetuning import finetune as finetune_run
 from litebert.tasks import TASKS
+from litebert.trainers.finetuning import finetune as finetune_run
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def ours(one: Set, options: argparse.Namespace, seed: int, rate: float, out: Pat
         task=one.task, epochs=options.epochs, batch_size=options.batch_size, length=options.length,
         learning_rate=rate, patience=0, seed=seed, columns=(), device="auto",
     )  # fmt: skip
-    from litebert.recipes._shared import make_console
+    from litebert.run_folder import make_console
 
     finetune_run(config, make_console())
     seconds = time.perf_counter() - began
@@ -158,7 +158,7 @@ def _score(task: Any, one: Set, valid: Sequence[Any], predictions: Any, labels: 
         values = predictions.squeeze(-1)
         return float(np.corrcoef(values, labels)[0, 1]) if values.std() else 0.0  # the same answer for all
     if one.task == "tag":
-        from litebert.tasks._crf import ranges_of
+        from litebert.tasks.crf import ranges_of
 
         right = both = 0
         for row, truth in zip(predictions, labels, strict=True):

@@ -32,7 +32,7 @@ from litebert.errors import CheckpointError
 from litebert.interop.formats import load_any, read_source
 from litebert.interop.google_names import to_google
 from litebert.interop.huggingface import tensors_of
-from litebert.interop.table import read_table, table_of
+from litebert.interop.leveldb_table import read_table, table_of
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "interop" / "fixtures"
 CHECKPOINTS = ("tensorflow/google", "tensorflow/google_shards", "tensorflow/hub/module", "tensorflow/albert_zh",

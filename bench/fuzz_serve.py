@@ -24,12 +24,12 @@ from typing import Any
 
 import torch
 
+from litebert.inference import Model
 from litebert.model import Albert, AlbertConfig, pretraining_heads
-from litebert.predict import Model
 from litebert.serve.app import build
-from litebert.serve.gate import Access
 from litebert.serve.launch import listen
 from litebert.serve.limits import Limits
+from litebert.serve.middleware import Access
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service
 from litebert.tasks import Answer, Choose, Classify, Mask, Multilabel, Regress, Tag

@@ -23,15 +23,15 @@ from typing import Any, get_args
 from rich.console import Console
 
 import litebert
+from litebert.commands import meta_train
 from litebert.data.episodes import Shape, draw, usable
-from litebert.data.labelled import Source
+from litebert.data.tables import Source
 from litebert.meta.settings import Algorithm
-from litebert.recipes import meta_train
-from litebert.recipes._episodes import Outcome, compare, figures_of
-from litebert.recipes._meta_training import meta_train as taught
-from litebert.recipes._shared import set_precision
-from litebert.recipes._tables import Table
-from litebert.train.runtime import pick_device
+from litebert.meta.tables import Table
+from litebert.run_folder import set_precision
+from litebert.studies.episodes import Outcome, compare, figures_of
+from litebert.train.device import pick_device
+from litebert.trainers.meta_training import meta_train as taught
 
 FROZEN = "frozen"
 

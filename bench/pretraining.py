@@ -14,7 +14,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from litebert.recipes import pretrain
+from litebert.commands import pretrain
 
 
 def main() -> None:

@@ -21,10 +21,10 @@ import torch
 from rich.console import Console
 from torch.profiler import ProfilerActivity, profile
 
-from litebert.recipes._pretraining import pretrain
-from litebert.recipes.pretrain import Config
+from litebert.commands.pretrain import Config
+from litebert.train.device import ALONE
 from litebert.train.loop import Step
-from litebert.train.runtime import ALONE
+from litebert.trainers.pretraining import pretrain
 
 LOOKED_AT = 3
 KINDS = {

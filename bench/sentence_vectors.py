@@ -30,12 +30,12 @@ import torch
 
 import litebert
 from litebert.builtin import DEFAULT
+from litebert.commands import finetune
 from litebert.data.shards import Shards
-from litebert.predict import Model
-from litebert.recipes import finetune
+from litebert.inference import Model
 from litebert.tasks import Similarity
-from litebert.tasks._similar_files import NLI
-from litebert.train.runtime import has_bfloat16, pick_device
+from litebert.tasks.similarity_files import NLI
+from litebert.train.device import has_bfloat16, pick_device
 from similarity import pairs_of, sts, write
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "builtin"

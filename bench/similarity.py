@@ -31,14 +31,14 @@ import numpy as np
 import torch
 
 import litebert
-from litebert.model.sentences import unit
-from litebert.predict.index import Index
-from litebert.recipes import finetune
-from litebert.recipes._finetuning import finetune as finetune_run
-from litebert.recipes._shared import make_console
+from litebert.commands import finetune
+from litebert.model.sentence_head import unit
+from litebert.run_folder import make_console
+from litebert.search.index import Index
 from litebert.tasks import Similarity
-from litebert.tasks._similar_files import NLI, SimilarInput
 from litebert.tasks.similarity import best_threshold
+from litebert.tasks.similarity_files import NLI, SimilarInput
+from litebert.trainers.finetuning import finetune as finetune_run
 
 
 def pairs_of(path: Path, columns: tuple[int, int, int], skip: int = 0) -> list[SimilarInput]:

@@ -42,7 +42,7 @@ def run(case: tuple[str, int], options: argparse.Namespace) -> float:
     """The loss on held-out documents after one run."""
     import torch
 
-    from litebert.recipes import pretrain
+    from litebert.commands import pretrain
 
     name, seed = case
     if options.threads:

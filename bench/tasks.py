@@ -75,8 +75,8 @@ def means(every: list[dict[str, float]]) -> dict[str, float]:
 def taught(name: str, options: argparse.Namespace, rate: float | None, seed: int, random: bool = False) -> Any:
     from rich.console import Console
 
-    from litebert.recipes import finetune
-    from litebert.recipes._finetuning import finetune as run
+    from litebert.commands import finetune
+    from litebert.trainers.finetuning import finetune as run
 
     settings = settings_of(name, options.tasks)
     chinese = "zh" in settings["train"].parts
@@ -108,10 +108,10 @@ def forgetful(model: str, out: Path) -> Path:
 
 
 def bag_of_words(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    from litebert.data.labelled import Source
+    from litebert.data.tables import Source
     from litebert.measure.baselines import bag_of_words as fit
-    from litebert.recipes._finetuning_plan import split
     from litebert.tasks import TASKS
+    from litebert.trainers.finetuning_plan import split
 
     settings = settings_of(name, options.tasks)
     task: Any = TASKS[settings["task"]]

@@ -18,7 +18,7 @@ import torch
 
 import litebert
 from litebert.builtin import DEFAULT
-from litebert.recipes import finetune
+from litebert.commands import finetune
 
 LARGE = {"decoder_hidden_size": 512, "decoder_intermediate_size": 1024, "decoder_layers": 6, "decoder_heads": 8}
 SMALL = {

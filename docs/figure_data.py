@@ -25,12 +25,12 @@ import litebert
 from litebert.data.batches import Batch, pad
 from litebert.data.hashing import key_of
 from litebert.data.masking import Kind, Masking, choose
+from litebert.fewshot.adapt import adapt as adapt_instantly
+from litebert.inference import Model
 from litebert.measure.baselines import bag_of_words
 from litebert.model import Encoder, preset
-from litebert.predict import Model
-from litebert.predict import adapt as adapt_instantly
-from litebert.recipes._demo_data import TICKETS
-from litebert.recipes._reproduce_measure import handful
+from litebert.studies.demo_data import TICKETS
+from litebert.studies.reproduce_measure import handful
 
 PASSAGES = Path(__file__).parent / "passages.txt"
 

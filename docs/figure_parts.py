@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from litebert.measure.curves import COLOURS, style
+from litebert.measure.plots import COLOURS, style
 
 INK, QUIET, PAPER = (COLOURS[name][0] for name in ("ink", "quiet", "paper"))
 RUNS = [COLOURS[f"run{number}"][0] for number in range(6)]

@@ -22,10 +22,10 @@ from litebert.cli import main as command
 from litebert.data.batches import Batch, Example, collate
 from litebert.data.hashing import key_of
 from litebert.data.masking import Masking, choose
+from litebert.inference import Model
+from litebert.inference.early_exit import quarters
 from litebert.model import Albert, AlbertConfig, pretraining_heads
-from litebert.predict import Model
-from litebert.predict.exits import quarters
-from litebert.recipes._demo_data import MESSAGES, NAMES
+from litebert.studies.demo_data import MESSAGES, NAMES
 from litebert.tasks.pretraining import unigram_entropy
 from litebert.tokenizer import Tokenizer, train_unigram
 from litebert.train.loop import Step, train

@@ -52,7 +52,7 @@ from figure_trainings import TinyTraining, elastic_scores
 from matplotlib import rc_context
 
 from litebert.data.masking import Kind, Masking
-from litebert.predict.exits import measured_exits
+from litebert.inference.early_exit import measured_exits
 from litebert.train.settings import OptimizerName
 
 EXAMPLE = "The old cartographer from Antananarivo sold us three maps of the harbour in June."

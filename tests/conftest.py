@@ -15,8 +15,8 @@ from types import ModuleType
 import pytest
 import torch
 
+from litebert.inference import Model
 from litebert.model import Albert, AlbertConfig, pretraining_heads
-from litebert.predict import Model
 from litebert.tasks import Mask
 from litebert.tokenizer import Tokenizer, train_unigram
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from litebert.tokenizer import Tokenizer
+from tests.commands.conftest import FILLER, WORDS
+from tests.commands.finetuning import small_start
 from tests.conftest import REPOSITORY
-from tests.recipes.conftest import FILLER, WORDS
-from tests.recipes.finetuning import small_start
 
 Rows = list[dict[str, Any]]
 

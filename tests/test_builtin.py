@@ -16,7 +16,7 @@ import torch
 import litebert
 from litebert import builtin
 from litebert.cli import main
-from litebert.predict import Model
+from litebert.inference import Model
 from tests.conftest import PROSE
 
 SIZE_LIMIT = {"litebert-base-en": 27.5e6, "litebert-sentences-en": 27.5e6, "litebert-small-zh": 10.5e6}

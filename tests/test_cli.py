@@ -16,9 +16,9 @@ import pytest
 
 import litebert
 from litebert.cli import RECIPES, main, parse
+from litebert.commands import prepare, pretrain
 from litebert.errors import ConfigError
-from litebert.predict import Model
-from litebert.recipes import prepare, pretrain
+from litebert.inference import Model
 from tests.conftest import PROSE
 
 CONTRACT = [
@@ -113,7 +113,7 @@ def test_the_version_is_the_packages() -> None:
 
 
 def fields_of(command: str) -> list[str]:
-    config = import_module(f"litebert.recipes.{command.replace('-', '_')}").Config
+    config = import_module(f"litebert.commands.{command.replace('-', '_')}").Config
     return [field.name.replace("_", "-") for field in dataclasses.fields(config)]
 
 
@@ -135,7 +135,7 @@ def test_help_says_what_a_command_does_and_that_it_takes_a_file(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = help_of(command, capsys, monkeypatch)
-    purpose = import_module(f"litebert.recipes.{command.replace('-', '_')}").__doc__.splitlines()[0]
+    purpose = import_module(f"litebert.commands.{command.replace('-', '_')}").__doc__.splitlines()[0]
     assert purpose in text
     assert "--config FILE" in text
 
@@ -318,7 +318,7 @@ def test_an_interrupt_ends_a_command_with_code_130(
     def interrupted(config: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(import_module("litebert.recipes.models"), "run", interrupted)
+    monkeypatch.setattr(import_module("litebert.commands.models"), "run", interrupted)
     assert main(["models"]) == 130
     assert capsys.readouterr().err == "litebert: interrupted\n"
 

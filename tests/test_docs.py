@@ -22,7 +22,7 @@ import pytest
 import litebert
 from litebert.cli import RECIPES, main
 from litebert.files import read_toml
-from litebert.predict import Model
+from litebert.inference import Model
 from litebert.tokenizer.pipelines import UNIGRAM_SPECIALS, WORDPIECE_SPECIALS
 from tests.conftest import REPOSITORY, missing
 from tests.test_architecture import BASE, MAY_IMPORT
@@ -119,7 +119,7 @@ def test_samples_on_the_page_are_lines_of_the_files(samples: ModuleType, tmp_pat
 
 @pytest.mark.parametrize("command", RECIPES)
 def test_every_option_of_every_command_is_in_the_reference(command: str, reference: ModuleType) -> None:
-    config = import_module(f"litebert.recipes.{command.replace('-', '_')}").Config
+    config = import_module(f"litebert.commands.{command.replace('-', '_')}").Config
     wanted = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(config)]
     options = {option.flags.split(", ")[0]: option for option in reference.options_of(command)}
     assert sorted(options) == sorted(wanted)
@@ -177,7 +177,8 @@ def test_the_drawings_are_what_their_script_draws() -> None:
 
 
 def test_the_records_of_the_api_page_are_those_of_the_tasks() -> None:
-    from litebert.tasks import answer, choose, classify, few_shot, mask, multilabel, regress, similarity, tag, translate
+    from litebert.fewshot import task as few_shot
+    from litebert.tasks import answer, choose, classify, mask, multilabel, regress, similarity, tag, translate
 
     outputs = [
         classify.ClassifyOutput, few_shot.FewShotOutput, multilabel.MultilabelOutput, regress.RegressOutput,

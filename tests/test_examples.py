@@ -25,8 +25,8 @@ from safetensors import safe_open
 import litebert
 from litebert.cli import main, parse
 from litebert.data.shards import Shards
-from litebert.model.sentences import SentenceMap, unit
-from litebert.predict import Model
+from litebert.inference import Model
+from litebert.model.sentence_head import SentenceMap, unit
 from litebert.tasks import Answer, Similarity
 from tests.conftest import PROSE, missing
 from tests.interop.test_huggingface import random_model
@@ -69,7 +69,7 @@ def test_litebert_knows_every_flag_that_a_script_gives_it(script: str, tmp_path:
     ours = [words[1:] for words in said if words[0] == "litebert"]
     assert ours
     for recipe, *flags in ours:
-        parse(import_module(f"litebert.recipes.{recipe}").Config, recipe, flags)
+        parse(import_module(f"litebert.commands.{recipe}").Config, recipe, flags)
     for other in (words[1] for words in said if words[0] == "python" and words[1] != "-c"):
         assert Path(other).is_file()
 

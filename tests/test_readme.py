@@ -59,7 +59,7 @@ def test_the_python_of_the_readme_runs_and_prints_what_it_shows(name: str, tmp_p
 def test_every_command_shown_has_these_flags(name: str) -> None:
     for command, *flags in commands(PAGES[name]):
         if flags:  # without any, a page may just speak of the command
-            recipe = import_module(f"litebert.recipes.{command.replace('-', '_')}")
+            recipe = import_module(f"litebert.commands.{command.replace('-', '_')}")
             parse(recipe.Config, command, flags)
 
 

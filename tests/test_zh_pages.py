@@ -34,7 +34,7 @@ CHECKPOINTS = {"albert_base_v2": "google", "albert_small_zh": "google_shards", "
 NOT_RUN = (
     "litebert demo", "litebert serve", "BERT_FOLDER",  # no folder of that name
     "--steps 5500", "--steps 900",  # for a GPU, for minutes
-    # tests/recipes/test_convert.py has these
+    # tests/commands/test_convert.py has these
     "convert albert_hub", "convert old_transformers", "convert lone_patient", "convert preset",
 )  # fmt: skip
 FOREIGN = ("python bench/", "torchrun", "opencc")
@@ -152,7 +152,7 @@ def test_the_clients_of_the_page_on_serving_are_answered() -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_flag_that_a_page_names_exists(name: str) -> None:
-    configs = (import_module(f"litebert.recipes.{recipe.replace('-', '_')}").Config for recipe in RECIPES)
+    configs = (import_module(f"litebert.commands.{recipe.replace('-', '_')}").Config for recipe in RECIPES)
     known = {field.name for config in configs for field in fields(config)} | {"config"}
     spans = [line for _, _, content in parts_of(PAGES[name]) for line in content.splitlines()]
     spans += re.findall(r"`([^`\n]+)`", FENCED.sub("", PAGES[name]))

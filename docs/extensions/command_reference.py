@@ -89,7 +89,7 @@ def markdown() -> str:
 
 
 def _section(command: str) -> Iterator[str]:
-    recipe: Any = import_module(f"litebert.recipes.{command.replace('-', '_')}")
+    recipe: Any = import_module(f"litebert.commands.{command.replace('-', '_')}")
     summary, _, rest = recipe.__doc__.strip().partition("\n")
     yield from (f"## {command}", "", summary, "", "```")
     yield from re.findall(r"^  (.*litebert .*)$", rest, flags=re.MULTILINE) or [f"litebert {command}"]

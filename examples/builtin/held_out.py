@@ -24,7 +24,7 @@ from litebert.data.masking import Masking
 from litebert.data.pretraining import PretrainingData, Stage
 from litebert.data.shards import DOCUMENT_START, SENTENCE_START, Shards
 from litebert.tasks.pretraining import PretrainingObjective
-from litebert.train.runtime import has_bfloat16, pick_device
+from litebert.train.device import has_bfloat16, pick_device
 
 TOKENS = 8192  # at once
 LINE = 100  # tokens

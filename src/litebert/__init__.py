@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from litebert.errors import CheckpointError, ConfigError, DataError, LitebertError
 
 if TYPE_CHECKING:
-    from litebert.predict import Model, load
-    from litebert.predict.estimator import FewShotClassifier
+    from litebert.fewshot import adapt
+    from litebert.fewshot.sklearn import FewShotClassifier
+    from litebert.inference import Model
+    from litebert.loading import load
     from litebert.tokenizer import Tokenizer
-    from litebert.tuning import adapt
 
 __version__ = "0.1.0"
 __all__ = [
@@ -19,11 +20,11 @@ __all__ = [
 ]  # fmt: skip
 
 _LAZY = {
-    "FewShotClassifier": "litebert.predict.estimator",
-    "Model": "litebert.predict",
+    "FewShotClassifier": "litebert.fewshot.sklearn",
+    "Model": "litebert.inference",
     "Tokenizer": "litebert.tokenizer",
-    "adapt": "litebert.tuning",
-    "load": "litebert.predict",
+    "adapt": "litebert.fewshot",
+    "load": "litebert.loading",
 }
 
 

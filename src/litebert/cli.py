@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from litebert import __version__
 from litebert.errors import ConfigError, LitebertError
 from litebert.files import read_toml
-from litebert.recipes._shared import INTERRUPTED
+from litebert.run_folder import INTERRUPTED
 
 RECIPES = (
     "demo",
@@ -76,7 +76,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 def _run(name: str, flags: list[str]) -> int:
     if name not in RECIPES:
         raise ConfigError(f"{name!r} is not a command{_did_you_mean(name, RECIPES)}; `litebert --help` lists them")
-    recipe = import_module(f"litebert.recipes.{name.replace('-', '_')}")
+    recipe = import_module(f"litebert.commands.{name.replace('-', '_')}")
     return int(recipe.run(parse(recipe.Config, name, flags, recipe.__doc__ or "")) or 0)
 
 
@@ -164,7 +164,7 @@ def _overview() -> str:
         "",
     ]
     for name in RECIPES:
-        summary = (import_module(f"litebert.recipes.{name.replace('-', '_')}").__doc__ or "").splitlines()[0]
+        summary = (import_module(f"litebert.commands.{name.replace('-', '_')}").__doc__ or "").splitlines()[0]
         lines.append(f"  {name:<12}{summary.rstrip('.')}")
     lines += [
         "",

@@ -15,8 +15,8 @@ from litebert.compress import TextDistiller, by_text, other_teacher, said_of_tex
 from litebert.compress.teachers import Foreign
 from litebert.data.batches import Example, collate
 from litebert.errors import CheckpointError, ConfigError
+from litebert.inference import Model
 from litebert.model import Albert, AlbertConfig
-from litebert.predict import Model
 from litebert.tasks.classify import Classify
 from tests.interop.berts import make_bert
 

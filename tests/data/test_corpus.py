@@ -21,7 +21,7 @@ from litebert.data.corpus import (
 )
 from litebert.errors import ConfigError, DataError
 from tests.conftest import PROSE, peer
-from tests.data.test_labelled import COMPRESSORS, write
+from tests.data.test_tables import COMPRESSORS, write
 
 TEXT = "one a\none b\n\ntwo a\n"
 DOCUMENTS = ["one a\none b", "two a"]

@@ -15,12 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from litebert.data import engines, prepare
+from litebert.data import executors as engines
+from litebert.data import prepare
 from litebert.data.corpus import Reading
-from litebert.data.inspect import describe
-from litebert.data.merge import merge
-from litebert.data.pieces import Recipe, TextEncoder, is_chinese, read_dictionary, tokenizer_files
+from litebert.data.encode import Recipe, TextEncoder, is_chinese, read_dictionary, tokenizer_files
 from litebert.data.prepare import Corpus, Seen
+from litebert.data.shard_merge import merge
+from litebert.data.shard_summary import describe
 from litebert.data.shards import DOCUMENT_START, SENTENCE_START, WORD_START, ShardIndex, Shards, Stream
 from litebert.errors import ConfigError, DataError, LitebertError
 from litebert.tokenizer import Tokenizer, train_unigram, train_wordpiece

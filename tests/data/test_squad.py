@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from litebert.data.labelled import Source
 from litebert.data.squad import AnswerInput, GoldAnswer, parse_question, read_questions
+from litebert.data.tables import Source
 from litebert.errors import DataError
 
 CONTEXT = "The baker opened at five, and by seven the shelves were nearly empty."

@@ -16,11 +16,11 @@ import torch
 
 import litebert
 from litebert.errors import CheckpointError
+from litebert.inference import Model
 from litebert.interop.formats import read_source
 from litebert.interop.google_names import to_google, to_huggingface, with_slashes
 from litebert.interop.huggingface import tensors_of
 from litebert.interop.tensor_bundle import Bundle
-from litebert.predict import Model
 from tests.conftest import PROSE, REPOSITORY
 
 FIXTURES = Path(__file__).parent / "fixtures"

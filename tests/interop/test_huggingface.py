@@ -20,10 +20,10 @@ import torch
 
 import litebert
 from litebert.errors import CheckpointError
+from litebert.inference import Model
 from litebert.interop.formats import load_any
 from litebert.model import Albert, AlbertConfig, HeadKind, preset, pretraining_heads
-from litebert.model.sentences import SentenceMap
-from litebert.predict import Model
+from litebert.model.sentence_head import SentenceMap
 from litebert.tasks import Classify, Mask, Multilabel, Regress
 from litebert.tokenizer import Tokenizer
 from tests.conftest import PROSE, peer

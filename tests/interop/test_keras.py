@@ -20,7 +20,7 @@ from litebert.interop.huggingface import Folder, save_folder
 from litebert.interop.keras import is_keras, write_keras
 from litebert.interop.keras_weights import encoder_places
 from litebert.model import Albert, AlbertConfig, pretraining_heads
-from litebert.model.sentences import SentenceMap
+from litebert.model.sentence_head import SentenceMap
 from litebert.tasks import Classify, Mask, Multilabel, Regress, Tag
 from litebert.tasks.base import Task
 from litebert.tokenizer import Tokenizer

@@ -11,15 +11,17 @@ import pytest
 import torch
 
 import litebert
+from litebert.commands.export import distance
 from litebert.data.batches import Batch, pad
 from litebert.errors import ConfigError
+from litebert.fewshot import Adapted
+from litebert.fewshot.adapt import adapt
+from litebert.inference import Model
+from litebert.inference.exported import by_session
 from litebert.interop.onnx import Answers, Vectors, graph_of, program_of
 from litebert.interop.onnx_int8 import quantize_graph
 from litebert.model import Albert, AlbertConfig, pretraining_heads
 from litebert.model.config import Sharing
-from litebert.predict import Adapted, Model, adapt
-from litebert.predict.exported import by_session
-from litebert.recipes.export import distance
 from litebert.tasks import Mask
 from litebert.tasks.answer import Answer
 from litebert.tasks.choose import Choose
@@ -27,8 +29,8 @@ from litebert.tasks.classify import Classify
 from litebert.tasks.multilabel import Multilabel
 from litebert.tasks.regress import Regress
 from litebert.tasks.tag import Tag
-from tests.predict.test_given import pairs_that_say_the_same
-from tests.tuning.words import texts_of
+from tests.fewshot.test_support_set import pairs_that_say_the_same
+from tests.fewshot.words import texts_of
 
 LONGEST = 64
 TASKS = {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from litebert.errors import CheckpointError
 from litebert.interop.crc32c import CHUNK_BYTES, POLYNOMIAL, crc32c, masked
-from litebert.interop.table import Damage, _unsnapped, read_table, table_of, varint_of
+from litebert.interop.leveldb_table import Damage, _unsnapped, read_table, table_of, varint_of
 from litebert.interop.tensor_bundle import OBJECT_GRAPH, Bundle, write_bundle
 from litebert.interop.weights import WEIGHT_LIMIT_BYTES
 
@@ -228,7 +228,7 @@ def test_an_index_as_large_as_a_model_is_not_read(tmp_path: Path) -> None:
 
 def test_blocks_that_are_named_twice_are_refused(tmp_path: Path) -> None:
     """An index of a few bytes could else unpack one block a million times."""
-    from litebert.interop.table import MAGIC, _block_of, _place
+    from litebert.interop.leveldb_table import MAGIC, _block_of, _place
 
     written = bytearray()
     block = _place(written, _block_of([(b"a", b"1")]))

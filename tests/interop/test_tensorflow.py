@@ -18,13 +18,13 @@ import torch
 
 import litebert
 from litebert.errors import CheckpointError, ConfigError
+from litebert.inference import Model
 from litebert.interop.formats import folder_of, load_any, read_source
 from litebert.interop.google_names import SECOND, to_google, to_huggingface
 from litebert.interop.huggingface import Folder, tensors_of
 from litebert.interop.tensor_bundle import Bundle, write_bundle
 from litebert.interop.tensorflow import _fold, read_checkpoint, write_google
 from litebert.model import Albert, AlbertConfig, pretraining_heads
-from litebert.predict import Model
 from litebert.tasks import Answer, Classify, Mask, Regress, Tag
 from litebert.tokenizer import Tokenizer
 from tests.conftest import PROSE

@@ -13,9 +13,9 @@ from torch import Tensor
 
 import litebert
 from litebert.errors import CheckpointError
+from litebert.inference import Model
 from litebert.interop.huggingface import tensors_of
 from litebert.interop.weights import WEIGHT_LIMIT_BYTES, read_file, read_tensors
-from litebert.predict import Model
 
 POOLER = "albert.pooler.weight"
 

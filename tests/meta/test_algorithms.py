@@ -13,11 +13,11 @@ from torch import Tensor
 
 from litebert.data.episodes import Episode, draw
 from litebert.errors import CheckpointError
+from litebert.inference import Model
 from litebert.meta.algorithms import accuracies_of, accuracy_of, contrast, loss_of, scores_of
 from litebert.meta.learner import Learner, Questions
 from litebert.meta.settings import Algorithm, Distance
-from litebert.model.sentences import SentenceMap
-from litebert.predict import Model
+from litebert.model.sentence_head import SentenceMap
 from litebert.train.guard import Guard
 from litebert.train.loop import train
 from litebert.train.optimizers import Tuning, adamw, warmup_linear

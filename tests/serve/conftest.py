@@ -15,17 +15,17 @@ import torch
 
 import litebert
 from litebert.cli import main
+from litebert.inference import Model
 from litebert.model import Albert, AlbertConfig, pretraining_heads
-from litebert.predict import Model
-from litebert.recipes._translating import Translating
-from litebert.serve.gate import Access, State
 from litebert.serve.launch import listen
 from litebert.serve.limits import Limits
+from litebert.serve.middleware import Access, State
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service
 from litebert.tasks import Answer, Choose, Classify, Mask, Multilabel, Regress, Tag, Task, Translate
 from litebert.tasks.translate import TranslateInput
 from litebert.tokenizer import Tokenizer
+from litebert.trainers.decoder_settings import Translating
 from tests.conftest import peer
 
 TEXTS = ["The lighthouse keeper wrote down the weather.", "Rain fell on the tin roof.", "The baker opened at five."]

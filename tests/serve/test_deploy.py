@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from litebert.cli import parse
-from litebert.recipes.serve import Config
+from litebert.commands.serve import Config
 from tests.conftest import REPOSITORY, peer
 
 DEPLOY = REPOSITORY / "deploy"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import litebert
-from litebert.predict import Model
+from litebert.inference import Model
 from litebert.serve.limits import Limits
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from litebert.serve import engine
-from litebert.serve.gate import Access, Gate, State
+from litebert.serve.json_logs import JsonLines
 from litebert.serve.limits import Limits
-from litebert.serve.logs import JsonLines
+from litebert.serve.middleware import Access, Gate, State
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service
 from tests.serve.conftest import EXAMPLES, TEXTS, Start, listening

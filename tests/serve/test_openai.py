@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from litebert.predict import Model
-from litebert.serve.gate import Access
+from litebert.inference import Model
 from litebert.serve.limits import Limits
+from litebert.serve.middleware import Access
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service
 from tests.conftest import peer

@@ -17,16 +17,16 @@ import torch
 
 import litebert
 from litebert.builtin import DEFAULT
+from litebert.inference import Model
 from litebert.model import Albert
-from litebert.predict import Model
-from litebert.serve.gate import Access
 from litebert.serve.limits import Limits
+from litebert.serve.middleware import Access
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service
 from litebert.tasks import Answer, Tag, Task
 from litebert.tokenizer import Tokenizer
+from tests.commands.finetuning import small_config
 from tests.conftest import missing, peer
-from tests.recipes.finetuning import small_config
 from tests.serve.conftest import listening
 
 FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-sync"

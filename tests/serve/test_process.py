@@ -20,10 +20,11 @@ from typing import Any
 import pytest
 
 from litebert.cli import main
-from litebert.recipes.serve import Config, settings_of
-from litebert.serve import launch, logs
+from litebert.commands.serve import Config, settings_of
+from litebert.serve import json_logs as logs
+from litebert.serve import launch
+from litebert.serve.json_logs import JsonLines
 from litebert.serve.launch import Settings, listen
-from litebert.serve.logs import JsonLines
 from tests.conftest import peer
 from tests.serve.conftest import TEXTS
 
@@ -275,7 +276,7 @@ def test_answers_are_sent_without_delay() -> None:
 
 
 def test_a_server_for_others_warns(monkeypatch: pytest.MonkeyPatch) -> None:
-    from litebert.recipes import serve
+    from litebert.commands import serve
 
     monkeypatch.setattr(launch, "launch", lambda *_: 0)
     with pytest.warns(UserWarning, match="anybody who can reach it may use it"):

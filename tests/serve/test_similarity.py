@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import litebert
-from litebert.model.sentences import SentenceMap, unit
-from litebert.predict import Model
-from litebert.serve.gate import Access
+from litebert.inference import Model
+from litebert.model.sentence_head import SentenceMap, unit
 from litebert.serve.limits import Limits
+from litebert.serve.middleware import Access
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service
 from litebert.tasks import Similarity

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from litebert.predict import Model
+from litebert.inference import Model
 from litebert.serve.limits import Limits
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service

@@ -21,9 +21,10 @@ from torch.nn import functional as F
 from litebert.data.batches import Batch, Example, collate
 from litebert.data.squad import AnswerInput, GoldAnswer
 from litebert.errors import CheckpointError, ConfigError, DataError
+from litebert.inference import Model
+from litebert.loading import load
 from litebert.measure.squad import question_scores
 from litebert.model import Albert
-from litebert.predict import Model, load
 from litebert.tasks import TASKS
 from litebert.tasks.answer import Answer, allowed_columns
 from litebert.tasks.base import Scores

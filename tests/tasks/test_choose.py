@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from litebert.data.batches import Batch, Example, collate
-from litebert.data.labelled import Source
+from litebert.data.tables import Source
 from litebert.errors import ConfigError, DataError
+from litebert.inference import Model
+from litebert.loading import load
 from litebert.model import Albert, AlbertConfig
-from litebert.predict import Model, load
 from litebert.tasks import TASKS
 from litebert.tasks.base import Judgement
 from litebert.tasks.choose import MAX_OPTIONS, MAX_WINDOWS, Choose, ChooseInput, ChooseOutput

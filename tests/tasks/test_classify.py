@@ -11,8 +11,8 @@ import torch
 from litebert.data.batches import Batch, Example, collate
 from litebert.data.windows import Window
 from litebert.errors import CheckpointError, ConfigError, DataError
+from litebert.inference import Model
 from litebert.model import Albert
-from litebert.predict import Model
 from litebert.tasks.classify import IMBALANCE, Classify, ClassifyOutput
 from litebert.tasks.text import TextInput
 from tests.conftest import peer

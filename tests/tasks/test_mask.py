@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from litebert.errors import ConfigError, DataError
+from litebert.inference import Model
 from litebert.model import Albert
-from litebert.predict import Model
 from litebert.tasks.mask import Fill, Mask, MaskInput, MaskOutput, filled_text, hide
 from litebert.tokenizer import Tokenizer, train_wordpiece
 from tests.conftest import PROSE, peer

@@ -14,7 +14,7 @@ import litebert
 from litebert.data.batches import Example, collate
 from litebert.data.windows import Window
 from litebert.errors import CheckpointError, DataError
-from litebert.predict import Model
+from litebert.inference import Model
 from litebert.tasks import Multilabel
 from litebert.tasks.text import TextInput
 from tests.conftest import PROSE, peer

@@ -13,8 +13,8 @@ from torch.distributions import Bernoulli, kl_divergence
 from litebert.data.batches import Batch, Example, collate
 from litebert.data.windows import Window
 from litebert.errors import ConfigError
+from litebert.inference import Model
 from litebert.model import Albert
-from litebert.predict import Model
 from litebert.tasks import Classify, Multilabel, Regress
 from litebert.tasks.objective import ASCENTS, RADIUS, Adversarial, objective
 from litebert.tasks.text import TextInput

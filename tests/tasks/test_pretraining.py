@@ -15,9 +15,9 @@ from torch import Tensor
 from litebert.data.pretraining import PretrainingBatch, PretrainingData, Stage
 from litebert.data.segments import Sentences
 from litebert.data.shards import Stream
+from litebert.inference import Model
 from litebert.model import Albert, AlbertConfig, preset, pretraining_heads
 from litebert.model.config import Sharing
-from litebert.predict import Model
 from litebert.tasks.pretraining import (
     PretrainingObjective,
     continued,

@@ -13,7 +13,7 @@ import litebert
 from litebert.data.batches import Example, collate
 from litebert.data.windows import Window
 from litebert.errors import DataError
-from litebert.predict import Model
+from litebert.inference import Model
 from litebert.tasks import Regress
 from litebert.tasks.regress import RegressOutput
 from litebert.tasks.text import TextInput

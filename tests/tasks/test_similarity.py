@@ -13,16 +13,16 @@ import torch.nn.functional as F
 
 import litebert
 from litebert.data.batches import Example, collate
-from litebert.data.labelled import Source
+from litebert.data.tables import Source
 from litebert.errors import CheckpointError, DataError
 from litebert.files import read_json
+from litebert.inference import Model
 from litebert.model import Albert
-from litebert.model.sentences import SentenceHead, SentenceMap
-from litebert.predict import Model
+from litebert.model.sentence_head import SentenceHead, SentenceMap
 from litebert.tasks import Similarity
-from litebert.tasks._similar_files import SimilarInput, kind_of
-from litebert.tasks._similar_losses import contrast, cosent, own_among_others
 from litebert.tasks.similarity import LOSSES, SimilarOutput, best_threshold
+from litebert.tasks.similarity_files import SimilarInput, kind_of
+from litebert.tasks.similarity_losses import contrast, cosent, own_among_others
 from litebert.tokenizer import Tokenizer
 from tests.conftest import PROSE, peer
 

@@ -15,12 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from litebert.data.batches import IGNORED, Example, collate
-from litebert.data.labelled import Source
+from litebert.data.tables import Source
 from litebert.errors import CheckpointError, ConfigError, DataError
+from litebert.inference import Model
+from litebert.loading import load
 from litebert.model import Albert
-from litebert.predict import Model, load
 from litebert.tasks import TASKS
-from litebert.tasks._crf import (
+from litebert.tasks.base import Scores
+from litebert.tasks.crf import (
     Chain,
     CrfHead,
     best_path,
@@ -31,9 +33,8 @@ from litebert.tasks._crf import (
     ranges_of,
     rules_of,
 )
-from litebert.tasks._tag_files import words_of
-from litebert.tasks.base import Scores
 from litebert.tasks.tag import FoundSpan, Span, Tag, TagInput, TagOutput
+from litebert.tasks.tag_files import words_of
 from litebert.tokenizer import Tokenizer, train_unigram
 from tests.conftest import PROSE, peer
 

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 
 from litebert.data.batches import Batch, collate
-from litebert.data.labelled import Source
+from litebert.data.tables import Source
 from litebert.errors import CheckpointError, DataError
+from litebert.inference import Model
 from litebert.model import Albert, AlbertConfig
-from litebert.predict import Model
 from litebert.tasks import Classify, Multilabel, Regress
 from litebert.tasks.base import mean_by_owner
 from litebert.tasks.text import MAX_WINDOWS, TextInput, TextTask

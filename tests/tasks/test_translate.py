@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from litebert.data.batches import IGNORED, collate
-from litebert.data.parts import parts_of
+from litebert.data.sentence_chunks import parts_of
 from litebert.errors import CheckpointError, ConfigError, DataError
+from litebert.inference import Model
+from litebert.loading import HUB_FILES, load
 from litebert.model import Albert
-from litebert.model.search import Search
-from litebert.predict import Model, load
-from litebert.predict.loading import HUB_FILES
-from litebert.recipes._translating import Translating
+from litebert.model.beam_search import Search
 from litebert.tasks.translate import Translate, TranslateInput, TranslateOutput
 from litebert.tokenizer import Tokenizer, train_unigram
+from litebert.trainers.decoder_settings import Translating
 from tests.conftest import PROSE, peer
 
 SMALL: dict[str, Any] = vars(Translating()) | {

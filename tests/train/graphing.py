@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from litebert.train.graphs import Graphs, Recording
+from litebert.train.cuda_graphs import Graphs, Recording
 
 
 class Again:

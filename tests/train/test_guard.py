@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from litebert.errors import ConfigError
+from litebert.train.averaging import Average
 from litebert.train.guard import Collapse, Guard, Plateau
-from litebert.train.weights import Average
 
 
 def guarded(**settings: int) -> tuple[nn.Linear, torch.optim.Optimizer, Guard]:

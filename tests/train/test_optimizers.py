@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from litebert.errors import ConfigError
-from litebert.predict import Model
+from litebert.inference import Model
 from litebert.train.optimizers import (
     OPTIMIZERS,
     SCHEDULES,

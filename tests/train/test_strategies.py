@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from litebert.errors import ConfigError
 from litebert.model import Albert, AlbertConfig, Encoder, PooledHead
 from litebert.model.config import Sharing
+from litebert.train.averaging import MasterWeights
 from litebert.train.optimizers import adamw, schedule
 from litebert.train.strategies import Strategies, attenuate, fitted, project, tune, unfreeze, weight_at
-from litebert.train.weights import MasterWeights
 
 IDS = torch.arange(5, 23).view(2, 9)
 WATCHED = ("attention.qkv.weight", "attention.norm.weight", "ffn.widen.weight", "ffn.narrow.bias")

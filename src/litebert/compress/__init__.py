@@ -1,7 +1,8 @@
 """Smaller and faster models: eight bits, students."""
 
-from litebert.compress.convert import albert_of
-from litebert.compress.distill import (
+from litebert.compress.from_bert import albert_of
+from litebert.compress.quantize import Loss, loss_of, quantized
+from litebert.compress.students import (
     Distiller,
     TextDistiller,
     by_text,
@@ -10,7 +11,6 @@ from litebert.compress.distill import (
     student_of,
     with_hidden_words,
 )
-from litebert.compress.int8 import Loss, loss_of, quantized
 from litebert.compress.teachers import bert_of, other_teacher
 
 __all__ = [

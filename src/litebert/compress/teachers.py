@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from litebert.data.batches import Batch
 from litebert.errors import CheckpointError, ConfigError, require_extra
+from litebert.inference import Model
 from litebert.interop.bert import load_bert, longest_text, read_foreign
 from litebert.interop.huggingface import BERTS, taught_task
 from litebert.interop.sentence_transformers import read_map
 from litebert.model import Albert, AlbertConfig
-from litebert.predict import Model
 from litebert.tasks import Task
 from litebert.tasks.base import Scores
 from litebert.tasks.text import TextTask

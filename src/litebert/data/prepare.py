@@ -20,9 +20,9 @@ from typing import Any, Literal
 import numpy as np
 
 from litebert.data.corpus import Reading, documents_of, no_text, read_documents
-from litebert.data.engines import Encode, Submit
-from litebert.data.exclude import Excluded
-from litebert.data.pieces import Recipe, is_chinese, refuse_missing_extras, tokenizer_files
+from litebert.data.decontamination import Excluded
+from litebert.data.encode import Recipe, is_chinese, refuse_missing_extras, tokenizer_files
+from litebert.data.executors import Encode, Submit
 from litebert.data.sentences import Script, Sentences
 from litebert.data.shards import HASHES, JOURNAL, SHARD_TOKENS, Counts, ShardIndex, ShardWriter
 from litebert.errors import ConfigError, DataError

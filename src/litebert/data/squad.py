@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from litebert.data.labelled import Source, format_of, json_rows, read_rows
+from litebert.data.tables import Source, format_of, json_rows, read_rows
 from litebert.errors import DataError
 
 FLAGS = {"true": True, "1": True, "false": False, "0": False}

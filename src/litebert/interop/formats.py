@@ -13,11 +13,11 @@ from torch import Tensor
 
 from litebert.errors import CheckpointError
 from litebert.files import read_json
+from litebert.interop.checkpoint_source import NO_HEAD, Row, Source, no_vocabulary, only_one, tokenizer_beside
 from litebert.interop.google_names import SECOND, WORDS, is_lone_patients, to_huggingface, with_slashes
 from litebert.interop.huggingface import KINDS, Folder, assembled, config_from, read_settings
 from litebert.interop.keras import is_keras, places_in, preset_tokenizer, read_preset
-from litebert.interop.source import NO_HEAD, Row, Source, no_vocabulary, only_one, tokenizer_beside
-from litebert.interop.table import is_table
+from litebert.interop.leveldb_table import is_table
 from litebert.interop.tensor_bundle import INDEX
 from litebert.interop.tensorflow import described, read_checkpoint
 from litebert.interop.weights import (

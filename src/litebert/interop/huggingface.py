@@ -22,8 +22,8 @@ from litebert.files import HASHES, read_json, replacing, sha256_of, write_json
 from litebert.interop.sentence_transformers import read_map, write_modules
 from litebert.interop.weights import in_eight_bits
 from litebert.model import Albert, AlbertConfig, Encoder, pretraining_heads
-from litebert.model.int8 import Ranges, places_of
-from litebert.model.sentences import SentenceHead, SentenceMap
+from litebert.model.backends.int8 import Ranges, places_of
+from litebert.model.sentence_head import SentenceHead, SentenceMap
 from litebert.tasks import TASKS, Task
 from litebert.tasks.mask import Mask
 from litebert.tokenizer import Tokenizer

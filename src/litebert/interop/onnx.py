@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from litebert.data.batches import Batch
 from litebert.errors import ConfigError, require_extra
+from litebert.fewshot.task import FewShot
 from litebert.files import replacing
 from litebert.model import Albert, Encoder
-from litebert.model.sentences import SentenceHead, SentenceMap, pooled
+from litebert.model.sentence_head import SentenceHead, SentenceMap, pooled
 from litebert.tasks import Mask, Task
 from litebert.tasks.base import Scores
-from litebert.tasks.few_shot import FewShot
 
 if TYPE_CHECKING:
     import onnx

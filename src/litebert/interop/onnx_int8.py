@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from litebert.interop.weights import LARGE
-from litebert.model.rounding import rounded
+from litebert.model.quantize import rounded
 
 if TYPE_CHECKING:
     import onnx

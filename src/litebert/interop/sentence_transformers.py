@@ -14,7 +14,7 @@ import safetensors.numpy
 from litebert.errors import CheckpointError
 from litebert.files import atomic_write, read_json, read_limited, replacing, write_json
 from litebert.model.config import AlbertConfig
-from litebert.model.sentences import Pooling, SentenceMap
+from litebert.model.sentence_head import Pooling, SentenceMap
 from litebert.tokenizer import Tokenizer
 
 COUNTS = "1_WordWeights"

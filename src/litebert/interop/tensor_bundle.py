@@ -21,7 +21,7 @@ from torch import Tensor
 from litebert.errors import CheckpointError
 from litebert.files import atomic_write, replacing
 from litebert.interop.crc32c import crc32c, masked
-from litebert.interop.table import Damage, read_table, table_of, varint, varint_of
+from litebert.interop.leveldb_table import Damage, read_table, table_of, varint, varint_of
 from litebert.interop.weights import WEIGHT_LIMIT_BYTES
 
 INDEX = ".index"

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from litebert.errors import CheckpointError, ConfigError
 from litebert.files import atomic_write, write_json
+from litebert.interop.checkpoint_source import NO_HEAD, Row, Source, refuse_damaged_settings, settings_beside
 from litebert.interop.google_names import PROJECT, SECOND, WORDS, is_lone_patients, to_google, to_huggingface
 from litebert.interop.huggingface import Folder, config_from, name_map, settings_of, tensors_of
 from litebert.interop.sentence_transformers import write_modules
-from litebert.interop.source import NO_HEAD, Row, Source, refuse_damaged_settings, settings_beside
 from litebert.interop.tensor_bundle import OBJECT_GRAPH, Bundle, Entry, write_bundle
 from litebert.model.config import PRESETS, AlbertConfig
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from litebert.errors import CheckpointError
 from litebert.files import read_json
-from litebert.model.rounding import rounded
+from litebert.model.quantize import rounded
 
 FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 """Where a folder keeps its weights; the first that is there counts."""

@@ -20,7 +20,7 @@ from litebert.data.episodes import Episode
 from litebert.errors import CheckpointError, ConfigError
 from litebert.meta.settings import MOST_STEPS, Algorithm, Distance
 from litebert.model import Encoder
-from litebert.model.sentences import SentenceMap
+from litebert.model.sentence_head import SentenceMap
 
 HEAD = "head"
 START_SCALE = 10.0

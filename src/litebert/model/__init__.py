@@ -3,15 +3,7 @@
 from litebert.model.albert import Encoder
 from litebert.model.attention import Dense, Packed, attend
 from litebert.model.config import PRESETS, AlbertConfig, preset
-from litebert.model.heads import (
-    Albert,
-    HeadKind,
-    MaskedTokenHead,
-    PooledHead,
-    TextHead,
-    TokenHead,
-    pretraining_heads,
-)
+from litebert.model.heads import Albert, HeadKind, MaskedTokenHead, PooledHead, TextHead, TokenHead, pretraining_heads
 
 __all__ = [
     "PRESETS",

@@ -18,18 +18,18 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from litebert.errors import ConfigError, DataError
-from litebert.model.adapters import DepthAdapters
 from litebert.model.attention import Backend, Dense, Layout, Packed, attend, choose_backend
-from litebert.model.conditions import are_plain, has_hooks, has_kernels, is_current, is_plain, is_told, is_untouched
+from litebert.model.backends.cpu_linear import linear
+from litebert.model.backends.cuda_graphs import Recorder, is_small
+from litebert.model.backends.fp8 import has_eight
+from litebert.model.backends.fused import TANH, Plan, Weights, run_passes
 from litebert.model.config import ACTIVATIONS, AlbertConfig, Half
-from litebert.model.eight import has_eight
-from litebert.model.fused import TANH, Plan, Weights, run_passes
-from litebert.model.products import linear
-from litebert.model.recorder import Recorder, is_small
-from litebert.model.start import initialize
+from litebert.model.hooks import are_plain, has_hooks, has_kernels, is_current, is_plain, is_told, is_untouched
+from litebert.model.init import initialize
+from litebert.model.lora import DepthAdapters
 
 if TYPE_CHECKING:
-    from litebert.model.native import NativePasses
+    from litebert.model.backends.native import NativePasses
 
 WeightAt = Callable[[str, Tensor, int, int], Tensor]
 """(name, weight, pass, passes) -> the weight as that pass of so many sees it. Names are those of the encoder's

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from litebert.errors import ConfigError
 from litebert.model.albert import Encoder
 from litebert.model.config import ACTIVATIONS, AlbertConfig
-from litebert.model.start import initialize
+from litebert.model.init import initialize
 
 
 class MaskedTokenHead(nn.Module):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from litebert.model.config import AlbertConfig
 from litebert.model.heads import exact
-from litebert.model.start import initialize
+from litebert.model.init import initialize
 
 BEAM = 5  # starts, and ends of each, that are followed up
 MASKED = -1e4

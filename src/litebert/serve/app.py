@@ -16,15 +16,17 @@ from starlette.staticfiles import StaticFiles
 
 from litebert import __version__
 from litebert.errors import LitebertError
-from litebert.serve import answers, endpoints, job_endpoints, tei_endpoints
+from litebert.serve import client_endpoints as job_endpoints
+from litebert.serve import endpoints, tei_endpoints
+from litebert.serve import response_schema as answers
 from litebert.serve.batcher import Full
-from litebert.serve.gate import FAILED, Access, Gate, State
 from litebert.serve.limits import Limits, Refused
 from litebert.serve.metrics import Metrics
+from litebert.serve.middleware import FAILED, Access, Gate, State
 from litebert.serve.openapi import describe
 from litebert.serve.registry import Served
 from litebert.serve.service import Service
-from litebert.serve.wording import in_words
+from litebert.serve.validation_messages import in_words
 
 PAGE = Path(__file__).parent / "page"
 DESCRIPTION = "Models of litebert over HTTP. Errors have the form that openai's clients read."

@@ -9,10 +9,11 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 from pydantic_core import to_json
 
-from litebert.model.sentences import unit
-from litebert.predict import Model
-from litebert.serve import answers, schema
-from litebert.serve.inside import MOST_TOKENS, look_inside
+from litebert.inference import Model
+from litebert.model.sentence_head import unit
+from litebert.serve import request_schema as schema
+from litebert.serve import response_schema as answers
+from litebert.serve.attention_maps import MOST_TOKENS, look_inside
 from litebert.serve.limits import Refused, check_count, check_lengths, check_texts
 from litebert.serve.registry import Served
 from litebert.serve.service import Service

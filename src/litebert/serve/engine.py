@@ -13,8 +13,9 @@ import numpy as np
 
 from litebert.data.batches import Example, Tokens
 from litebert.data.windows import windows_of
-from litebert.predict import Adapted, Model
-from litebert.predict.records import as_record, is_blank
+from litebert.fewshot import Adapted
+from litebert.inference import Model
+from litebert.inference.records import as_record, is_blank
 from litebert.serve.batcher import Batcher
 from litebert.serve.limits import Limits, Refused
 from litebert.tasks import Mask, Task

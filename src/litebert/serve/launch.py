@@ -91,7 +91,7 @@ def launch(settings: Settings, listening: socket.socket, started: Callable[[], N
     if settings.workers == 1:
         serve(settings, listening, started)
         return 0
-    from litebert.serve.logs import to_stderr
+    from litebert.serve.json_logs import to_stderr
 
     to_stderr(_level(settings))
     with tempfile.TemporaryDirectory(prefix="litebert-") as metrics:
@@ -112,8 +112,8 @@ def serve(settings: Settings, listening: socket.socket, started: Callable[[], No
     import uvicorn
 
     from litebert.serve.app import build
-    from litebert.serve.gate import Access
-    from litebert.serve.logs import to_stderr
+    from litebert.serve.json_logs import to_stderr
+    from litebert.serve.middleware import Access
     from litebert.serve.registry import Registry
     from litebert.serve.server import Server
     from litebert.serve.service import Service

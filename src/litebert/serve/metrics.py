@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from litebert.serve.gate import State
+from litebert.serve.middleware import State
 from litebert.serve.service import Service
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"

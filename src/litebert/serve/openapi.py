@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from litebert.serve.gate import Access
+from litebert.serve.middleware import Access
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -12,9 +12,10 @@ from typing import Any
 
 from litebert import builtin
 from litebert.errors import ConfigError
+from litebert.fewshot import Adapted
 from litebert.files import HASHES, check_hashes, unchecked_weights
-from litebert.predict import Adapted, Model
-from litebert.predict.loading import Engine, load_beside
+from litebert.inference import Model
+from litebert.loading import Engine, load_beside
 from litebert.serve.limits import Refused
 from litebert.tasks import Mask, Similarity
 

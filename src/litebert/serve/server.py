@@ -9,7 +9,7 @@ from types import FrameType
 
 import uvicorn
 
-from litebert.serve.gate import Gate
+from litebert.serve.middleware import Gate
 
 
 class Server(uvicorn.Server):

@@ -11,11 +11,11 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from litebert.errors import CheckpointError
+from litebert.fewshot import Adapted
+from litebert.fewshot.persistence import Saved
 from litebert.files import read_json, write_json
-from litebert.predict import Adapted
-from litebert.predict.saved import Saved
+from litebert.serve.client_store import InFolder, InMemory, Keeper, Listed, Store
 from litebert.serve.engine import Engine
-from litebert.serve.jobs import InFolder, InMemory, Keeper, Listed, Store
 from litebert.serve.limits import Limits, Refused
 from litebert.serve.registry import Registry, Served, base_of
 from litebert.serve.runs import Runs

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from litebert.data.batches import Example
-from litebert.predict import Adapted, Model, adapt
-from litebert.predict.reasons import explaining, reasons_of
-from litebert.predict.records import as_record
+from litebert.fewshot import Adapted
+from litebert.fewshot.adapt import adapt
+from litebert.fewshot.explain import explaining, reasons_of
+from litebert.inference import Model
+from litebert.inference.records import as_record
 from litebert.serve.engine import Asking, Engine, tokens_of
 from litebert.serve.registry import Served, base_of
 from litebert.tasks import Task

@@ -10,9 +10,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from litebert import __version__
-from litebert.model.sentences import unit
-from litebert.predict import Model
-from litebert.serve import answers, schema
+from litebert.inference import Model
+from litebert.model.sentence_head import unit
+from litebert.serve import request_schema as schema
+from litebert.serve import response_schema as answers
 from litebert.serve.endpoints import as_json, service_of, shortened, suited, texts_of
 from litebert.serve.limits import Refused, check_texts
 

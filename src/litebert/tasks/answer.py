@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from litebert.data.batches import Batch, Example
-from litebert.data.labelled import Source
 from litebert.data.squad import AnswerInput, parse_question, question_items, read_questions
+from litebert.data.tables import Source
 from litebert.data.windows import Window, window_from, windows_of
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.measure.squad import best_threshold, is_chinese, question_scores, segments, squad_metrics

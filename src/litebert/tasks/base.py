@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from litebert.data.batches import Batch, Example
-from litebert.data.labelled import Source, read_rows
+from litebert.data.tables import Source, read_rows
 from litebert.model import Albert, AlbertConfig, Encoder, HeadKind
-from litebert.model.conditions import has_hooks
-from litebert.model.sentences import SentenceHead, pooled
+from litebert.model.hooks import has_hooks
+from litebert.model.sentence_head import SentenceHead, pooled
 from litebert.tokenizer import Tokenizer
 
 Input = TypeVar("Input")

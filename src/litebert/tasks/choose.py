@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from litebert.data.batches import Batch, Example
-from litebert.data.labelled import Source, by_role, format_of, json_rows, read_json_file, read_rows, read_text
+from litebert.data.tables import Source, by_role, format_of, json_rows, read_json_file, read_rows, read_text
 from litebert.data.windows import Window, windows_of
 from litebert.errors import ConfigError, DataError
 from litebert.model import Albert, AlbertConfig, HeadKind, PooledHead

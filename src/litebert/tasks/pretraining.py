@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from litebert.data.pretraining import PretrainingBatch
 from litebert.model import Albert, AlbertConfig, Encoder, MaskedTokenHead, pretraining_heads
-from litebert.model.conditions import has_kernels
-from litebert.model.fused import token_losses
+from litebert.model.backends.fused import token_losses
+from litebert.model.hooks import has_kernels
 
 
 class PretrainingObjective(nn.Module):

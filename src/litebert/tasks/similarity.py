@@ -16,14 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from litebert.data.batches import Batch, Example
-from litebert.data.labelled import Source
+from litebert.data.tables import Source
 from litebert.errors import CheckpointError, ConfigError, DataError, require_extra
 from litebert.measure.retrieval import GAIN_AT, retrieval_scores
 from litebert.model import Albert, AlbertConfig, HeadKind
-from litebert.model.sentences import Pooling, SentenceHead, SentenceMap, unit
-from litebert.tasks._similar_files import Kind, SimilarInput, kind_of, parse_similar, read_similar
-from litebert.tasks._similar_losses import SCALE, contrast, cosent, own_among_others
+from litebert.model.sentence_head import Pooling, SentenceHead, SentenceMap, unit
 from litebert.tasks.base import Judgement, Scores, TrainableTask, checked_options, vectors_of
+from litebert.tasks.similarity_files import Kind, SimilarInput, kind_of, parse_similar, read_similar
+from litebert.tasks.similarity_losses import SCALE, contrast, cosent, own_among_others
 from litebert.tokenizer import Tokenizer
 
 Loss = Literal["auto", "cosent", "negatives", "contrast", "simcse"]

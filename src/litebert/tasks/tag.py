@@ -16,11 +16,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from litebert.data.batches import IGNORED, Batch, Example
-from litebert.data.labelled import TABLES, Source, by_role, format_of
+from litebert.data.tables import TABLES, Source, by_role, format_of
 from litebert.data.windows import Window, windows_of
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.model import Albert, AlbertConfig, HeadKind, TokenHead
-from litebert.tasks._crf import (
+from litebert.tasks.base import (
+    Judgement,
+    Scores,
+    TrainableTask,
+    checked_options,
+    f1_by_label,
+    f1_of,
+    hidden_of,
+    symmetric_divergence,
+)
+from litebert.tasks.classify import MAX_CLASSES
+from litebert.tasks.crf import (
     OUTSIDE,
     PREFIXES,
     Chain,
@@ -36,18 +47,7 @@ from litebert.tasks._crf import (
     ranges_of,
     rules_of,
 )
-from litebert.tasks._tag_files import Span, TagInput, parse_tagged, read_tagged, words_of
-from litebert.tasks.base import (
-    Judgement,
-    Scores,
-    TrainableTask,
-    checked_options,
-    f1_by_label,
-    f1_of,
-    hidden_of,
-    symmetric_divergence,
-)
-from litebert.tasks.classify import MAX_CLASSES
+from litebert.tasks.tag_files import Span, TagInput, parse_tagged, read_tagged, words_of
 from litebert.tasks.text import head_kind_of, label_settings, labels_of
 from litebert.tokenizer import Tokenizer
 

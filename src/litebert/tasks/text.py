@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 from torch import nn
 
 from litebert.data.batches import Batch, Example
-from litebert.data.labelled import Row, Source, by_role, read_rows
+from litebert.data.tables import Row, Source, by_role, read_rows
 from litebert.data.windows import windows_of
 from litebert.errors import CheckpointError, DataError
 from litebert.model import Albert, AlbertConfig, HeadKind, TextHead

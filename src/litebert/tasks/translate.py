@@ -19,15 +19,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from litebert.data.batches import IGNORED, Batch, Example
-from litebert.data.labelled import Source, by_role
-from litebert.data.parallel import is_lines, lines_of, read_pairs, sides_of, target_of
-from litebert.data.parts import STOP_INSIDE, are_sentences, parts_of
+from litebert.data.sentence_chunks import STOP_INSIDE, are_sentences, parts_of
+from litebert.data.tables import Source, by_role
+from litebert.data.translation_pairs import is_lines, lines_of, read_pairs, sides_of, target_of
 from litebert.errors import CheckpointError, ConfigError, DataError, require_extra
 from litebert.model import Albert, AlbertConfig, HeadKind
+from litebert.model.beam_search import Search, Writer, search
 from litebert.model.decoder import Decoder, DecoderConfig, check_whole
-from litebert.model.search import Search, Writer, search
-from litebert.tasks._translate_scores import joined, scored, signatures_of
 from litebert.tasks.base import Judgement, Scores, TrainableTask, checked_options, states_of, symmetric_divergence
+from litebert.tasks.translation_scores import joined, scored, signatures_of
 from litebert.tokenizer import Tokenizer
 from litebert.tokenizer.training import train_unigram
 

@@ -21,7 +21,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from litebert.errors import ConfigError
-from litebert.train.runtime import ALONE, Ranks, pick_device
+from litebert.train.device import ALONE, Ranks, pick_device
 from litebert.train.settings import Parallel
 
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from litebert.errors import ConfigError
+from litebert.train.device import ALONE, Ranks, reseed, stop_on_signal
 from litebert.train.guard import Guard
 from litebert.train.optimizers import Schedule
-from litebert.train.runtime import ALONE, Ranks, reseed, stop_on_signal
 
 AnyBatch = TypeVar("AnyBatch")
 Loss = Callable[[AnyBatch], Mapping[str, Tensor]]

@@ -1,0 +1,129 @@
+"""Find texts by what they mean.
+
+Examples:
+  litebert search --index runs/index --add texts.txt more.csv
+  litebert search --index runs/index --query 'where is my order'
+  litebert search --index runs/index --input questions.txt > answers.jsonl
+
+--add makes a folder of texts and their vectors, or adds to it; what is there stays as it is. A query gets a JSON line
+with the nearest texts, best first. All vectors are looked at: with --approximate, and pip install 'litebert[index]', a
+graph is kept beside them that finds nearly the same in far less time where there are millions.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from litebert.builtin import SENTENCES
+from litebert.errors import ConfigError, DataError
+from litebert.run_folder import check_numbers, make_console, refuse_unwritable, set_answering
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from litebert.inference import Model
+    from litebert.search.index import Index
+
+OF_NEW = ("size", "storage", "approximate")
+AT_ONCE = 256  # queries
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    index: Path
+    """Folder of texts and their vectors."""
+    add: tuple[Path, ...] = ()
+    """Files of texts to add: a text per line, or tables."""
+    query: tuple[str, ...] = ()
+    """What to look for."""
+    input: str | None = None
+    """File of queries, one per line; - is standard input."""
+    top: int = 10
+    """Results for each query."""
+    model: str | None = None
+    """Model folder or name; by default the one that the index was made with, of a new one
+    litebert-sentences-en."""
+    columns: tuple[str, ...] = ()
+    """Where the texts to add stand in a table, if not under the usual name: text=question."""
+    size: int | None = None
+    """Of a new index: keep the first so many numbers of a vector, for models that learned such --sizes."""
+    storage: Literal["float32", "int8", "binary"] = "float32"
+    """Of a new index: numbers of four bytes, of one, or one bit for each: its sign."""
+    approximate: bool = False
+    """Of a new index: keep a graph too."""
+    exact: bool = False
+    """Look at all vectors although there is a graph."""
+    precision: Literal["auto", "fp32", "bf16", "fp8"] = "auto"
+    """auto: bf16 on a GPU that has it, fp32 elsewhere."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to run."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self, "top", *(["size"] if self.size is not None else []))
+        if not (self.add or self.query or self.input):
+            raise ConfigError("nothing to do: give --add FILE, --query TEXT or --input FILE")
+
+
+def run(config: Config) -> None:
+    from litebert.data.texts import texts_of
+
+    console = make_console()
+    old = _existing(config)
+    # all files are read before anything is made or added: a command that fails changes nothing
+    texts = [text for path in config.add for text in texts_of(str(path), config.columns)]
+    if config.add and not texts:
+        raise DataError(f"{', '.join(map(str, config.add))}: no text to add; give a file with a text per line")
+    queries = [*config.query, *(texts_of(config.input) if config.input else ())]
+    index, model = _opened(config, old)
+    if texts:
+        _add(config, index, model, texts, console)
+    for start in range(0, len(queries), AT_ONCE):
+        some = queries[start : start + AT_ONCE]
+        for query, hits in zip(some, index.search(model, some, config.top, config.exact), strict=True):
+            print(json.dumps({"query": query, "results": [asdict(hit) for hit in hits]}, ensure_ascii=False))
+
+
+def _existing(config: Config) -> Index | None:
+    """The index, if there is one already."""
+    from litebert.search.index import SETTINGS, Index
+
+    for path in config.add:
+        if not path.is_file():
+            raise DataError(f"{path}: no such file; check the path")
+    if config.add and not (config.index / SETTINGS).is_file():
+        refuse_unwritable(config.index)
+        return None
+    old = Index.open(config.index)
+    for name in OF_NEW:
+        if getattr(config, name) not in (getattr(Config, name), getattr(old.settings, name)):
+            raise ConfigError(f"{name} is decided when an index is made, and {config.index} is; leave it out")
+    return old
+
+
+def _opened(config: Config, old: Index | None) -> tuple[Index, Model]:
+    from litebert.loading import load
+    from litebert.search.index import Index
+    from litebert.train.device import pick_device
+
+    name = config.model or (SENTENCES if old is None else old.settings.model)
+    model = load(name).to(pick_device(config.device))
+    set_answering(model, config.precision)
+    if old is not None:
+        old.check(model)
+        return old, model
+    return Index.create(config.index, model, config.size, config.storage, config.approximate), model
+
+
+def _add(config: Config, index: Index, model: Model, texts: list[str], console: Console) -> None:
+    from litebert.train.log import counting
+
+    with counting(console, f"reading {len(texts):,} texts", len(texts)) as bar:
+        index.add(model, texts, lambda count: bar.advance(bar.task_ids[0], count))
+    console.print(f"{len(index):,} texts in {config.index}", highlight=False, markup=False)
+    if not (config.query or config.input):
+        console.print(
+            f"next: litebert search --index {config.index} --query 'a question'", highlight=False, markup=False
+        )

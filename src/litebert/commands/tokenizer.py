@@ -1,0 +1,133 @@
+"""Train a vocabulary on text files, or import one.
+
+Examples:
+  litebert tokenizer --input a.txt b.txt.zst --vocab-size 30000 --out tok/
+  litebert tokenizer --input zh.txt --kind wordpiece --vocab-size 21128 --out tok/
+  litebert tokenizer --import-from spiece.model --out tok/
+  litebert tokenizer --import-from runs/pretrain --add words.txt --out tok/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from litebert import builtin
+from litebert.errors import ConfigError, DataError
+from litebert.run_folder import check_numbers, make_console, refuse_overwrite, write_run
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from litebert.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Config:
+    out: Path
+    """Folder to write; transformers' AutoTokenizer reads it too."""
+    input: tuple[Path, ...] = ()
+    """Files (.txt .jsonl .parquet, plain or .gz .bz2 .xz .zst), folders that hold such files, or globs."""
+    text_column: str = "text"
+    """Column of JSON lines and Parquet that holds the text."""
+    encoding: str = "auto"
+    """How text is encoded: auto tells UTF-8, UTF-16 and GB18030 apart, or name one, such as big5."""
+    import_from: Path | None = None
+    """Take over a spiece.model, vocab.txt or tokenizer.json instead of training."""
+    vocab_size: int = 30000
+    """How many tokens to learn; a small text may give fewer."""
+    kind: Literal["unigram", "wordpiece"] = "unigram"
+    """SentencePiece unigram for languages with spaces and any other; WordPiece as the Chinese models use it."""
+    lowercase: bool = True
+    """Fold upper case to lower case."""
+    strip_accents: bool = True
+    """Fold é to e. Vowel signs and tones of other scripts are always kept."""
+    add: Path | None = None
+    """File of words, one per line, to put at the end of the vocabulary: `pretrain --model` can go on with it."""
+    fold_punctuation: bool = False
+    """With an imported vocab.txt: map curly quotes, dashes and full-width letters to what the vocabulary has."""
+    seed: int = 0
+    """Seed of the sample of lines when the text is large."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
+
+def run(config: Config) -> None:
+    if bool(config.input) == (config.import_from is not None):
+        raise ConfigError("give either --input FILES to train on, or --import-from FILE to take a vocabulary over")
+    if config.input and config.fold_punctuation:
+        raise ConfigError(
+            "--fold-punctuation is for an imported vocab.txt; a wordpiece vocabulary trained here folds anyway"
+        )
+    refuse_overwrite(config.out / "tokenizer.json", "a finished tokenizer")
+    console = make_console()
+    tokenizer = _train(config) if config.import_from is None else _import(config, config.import_from)
+    if config.add is not None:
+        from litebert.data.corpus import read_lines
+
+        tokenizer = tokenizer.extended([line.strip() for line in read_lines([config.add]) if line.strip()])
+    tokenizer.save(config.out)
+    write_run(config.out, "tokenizer", config)
+    asked = f" (asked for {config.vocab_size:,})" if config.input and tokenizer.vocab_size != config.vocab_size else ""
+    console.print(f"{tokenizer.vocab_size:,} tokens{asked} in {config.out}", highlight=False, markup=False)
+    console.print(
+        f"next: litebert prepare --input FILES --tokenizer {config.out} --out shards/", highlight=False, markup=False
+    )
+
+
+def _import(config: Config, path: Path) -> Tokenizer:
+    from litebert.tokenizer import Tokenizer
+
+    if path.suffix == ".txt":
+        return Tokenizer.from_vocab(
+            path,
+            lowercase=config.lowercase,
+            strip_accents=None if config.strip_accents else False,
+            fold_punctuation=config.fold_punctuation,
+        )
+    if config.fold_punctuation:
+        raise ConfigError(f"--fold-punctuation is for a vocab.txt; {path.name} normalises its own way")
+    if path.suffix == ".model":
+        return Tokenizer.from_spiece(path, lowercase=config.lowercase, keep_accents=not config.strip_accents)
+    if not (config.lowercase and config.strip_accents):
+        raise ConfigError(f"{path.name} normalises its own way; leave out --no-lowercase and --no-strip-accents")
+    return Tokenizer.load(builtin.folder_of(path))
+
+
+def _train(config: Config) -> Tokenizer:
+    from litebert.data.corpus import Reading, find_files, read_lines, size_on_disk
+    from litebert.tokenizer import train_unigram, train_wordpiece
+    from litebert.train.log import counting
+
+    console = make_console()
+    files = find_files(config.input)
+    unreadable: list[DataError] = []
+
+    def lines(progress: Progress) -> Iterator[str]:
+        reading = Reading(
+            config.text_column,
+            config.encoding,
+            advance=lambda read: progress.advance(progress.task_ids[0], read),
+            notice=lambda line: console.print(line, highlight=False, markup=False),
+        )
+        try:
+            yield from read_lines(files, reading)
+            progress.update(progress.task_ids[0], description="learning pieces", total=None)
+        except DataError as error:
+            unreadable.append(error)
+            raise
+
+    with counting(console, "reading", size_on_disk(files)) as progress:
+        try:
+            return (train_wordpiece if config.kind == "wordpiece" else train_unigram)(
+                lines(progress),
+                config.vocab_size,
+                lowercase=config.lowercase,
+                strip_accents=config.strip_accents,
+                seed=config.seed,
+            )
+        except DataError as error:  # sentencepiece wraps what goes wrong in its input into an error of its own
+            raise unreadable[0] if unreadable else error from None

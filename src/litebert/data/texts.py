@@ -1,0 +1,31 @@
+"""The texts of a file: its lines, or a column of a table."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from litebert.errors import DataError
+
+
+def texts_of(given: str, columns: tuple[str, ...] = ()) -> Iterator[str]:
+    """One for each line that is not blank, or row that has a text; - is standard input."""
+    from litebert.data.corpus import decode_line, read_lines
+    from litebert.data.tables import TABLES, Source, format_of, read_rows
+
+    path = Path(given)
+    if given == "-":
+        lines = (decode_line(line, "standard input", n) for n, line in enumerate(sys.stdin.buffer, start=1))
+        yield from (line.strip() for line in lines if line.strip())
+    elif format_of(path) in TABLES or columns:
+        for row in read_rows(path, Source.of(columns)):
+            text = row.values.get("text")
+            if not isinstance(text, str):
+                raise DataError(f"{row.where}: no column 'text'; name one with --columns text=NAME")
+            if text.strip():
+                yield text.strip()
+    elif path.is_dir():
+        raise DataError(f"{path}: is a folder; give one of its files")
+    else:
+        yield from (line.strip() for line in read_lines([path]) if line.strip())

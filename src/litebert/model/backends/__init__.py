@@ -1,0 +1,1 @@
+"""Ways to run the passes of an encoder, beside the plain loop of `albert.py`."""

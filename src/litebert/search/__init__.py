@@ -1,0 +1,1 @@
+"""Indexes of vectors, and the nearest ones in them."""

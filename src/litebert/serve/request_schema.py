@@ -1,0 +1,215 @@
+"""What requests say, as the OpenAPI document describes them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+from litebert.serve.validation_messages import either
+
+Text = str
+ModelName = Field(default=None, max_length=200, description="Of /v1/models; by default the first that can.")
+Input = Annotated[
+    str | list[str] | dict[str, JsonValue], either("must be a text, a list of texts, or an object of the task's fields")
+]
+Embeddable = Annotated[
+    str | list[str] | list[int] | list[list[int]],
+    either("must be a text, a list of texts, a list of token numbers, or a list of such lists"),
+]
+TEXTS: list[JsonValue] = ["Rain fell on the roof.", "The baker opened at five."]
+EXAMPLES: list[JsonValue] = [
+    {"text": "Rain fell on the roof.", "label": "weather"}, {"text": "Thunder every morning.", "label": "weather"},
+    {"text": "Butter and three eggs.", "label": "food"}, {"text": "Two sandwiches, please.", "label": "food"},
+]  # fmt: skip
+TOP = 100
+MOST_PASSES = 1000
+
+
+def example(**fields: JsonValue) -> ConfigDict:
+    """What /docs offers to send; without a model, so that it works on every server."""
+    return ConfigDict(json_schema_extra={"examples": [fields]})
+
+
+class Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class PredictRequest(Request):
+    model_config = example(inputs=["The [MASK] opened at five."])
+
+    inputs: list[Input] = Field(
+        min_length=1, description="Records as `litebert predict` reads them: a text, a pair, or an object."
+    )
+    passes: int | None = Field(default=None, ge=1, le=MOST_PASSES, description="Passes to run instead of all.")
+    top: int | None = Field(default=None, ge=1, le=TOP, description="Candidates for a mask.")
+
+
+class FillRequest(Request):
+    model_config = example(text="The [MASK] opened at five.", top=3)
+
+    text: Text = Field(min_length=1, description="With [MASK] where a word is missing.")
+    top: int = Field(default=5, ge=1, le=TOP)
+    model: str | None = ModelName
+
+
+class QuestionRequest(Request):
+    model_config = example(question="When did the baker open?", context="The baker opened at five.")
+
+    question: Text = Field(min_length=1)
+    context: Text = Field(min_length=1)
+    model: str | None = ModelName
+
+
+class TextsRequest(Request):
+    """One text, or a list of them."""
+
+    model_config = example(texts=TEXTS)
+
+    text: Text | None = Field(default=None, min_length=1)
+    texts: list[Text] | None = Field(default=None, min_length=1)
+    model: str | None = ModelName
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> TextsRequest:
+        if (self.text is None) == (self.texts is None):
+            raise ValueError("give text, or texts, a list, and not both")
+        return self
+
+    @property
+    def all_texts(self) -> list[str]:
+        return [self.text] if self.text is not None else list(self.texts or ())
+
+
+class SimilarityRequest(Request):
+    """All pairs of `texts`, or those of `a` with `b`."""
+
+    model_config = example(texts=TEXTS)
+
+    texts: list[Text] | None = Field(default=None, min_length=1)
+    a: list[Text] | None = Field(default=None, min_length=1)
+    b: list[Text] | None = Field(default=None, min_length=1)
+    model: str | None = ModelName
+
+    @model_validator(mode="after")
+    def _one_way(self) -> SimilarityRequest:
+        if (self.texts is None) == (self.a is None) or (self.a is None) != (self.b is None):
+            raise ValueError("give texts, or a and b")
+        return self
+
+
+class ForeignRequest(BaseModel):
+    """Of others' clients: what we do not know is ignored, as they may send more."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class EmbeddingsRequest(ForeignRequest):
+    """OpenAI's."""
+
+    model_config = example(input=TEXTS)
+
+    input: Embeddable
+    model: str | None = ModelName
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(default=None, ge=1, le=1 << 16)
+    user: str | None = None
+
+
+class RerankRequest(Request):
+    model_config = example(query="weather", documents=TEXTS)
+
+    query: Text = Field(min_length=1)
+    documents: list[Text] = Field(min_length=1)
+    model: str | None = ModelName
+    top_n: int | None = Field(default=None, ge=1, le=1 << 16)
+    return_documents: bool = False
+
+
+class TeiEmbedRequest(ForeignRequest):
+    """text-embeddings-inference's."""
+
+    model_config = example(inputs=TEXTS)
+
+    inputs: Embeddable
+    normalize: bool = True
+    truncate: bool | None = Field(default=None, description="false: refuse texts that are too long; else they are cut.")
+    dimensions: int | None = Field(default=None, ge=1, le=1 << 16)
+
+
+class TeiRerankRequest(ForeignRequest):
+    """text-embeddings-inference's."""
+
+    model_config = example(query="weather", texts=TEXTS)
+
+    query: Text = Field(min_length=1)
+    texts: list[Text] = Field(min_length=1)
+    return_text: bool = False
+
+
+class TeiTokenizeRequest(ForeignRequest):
+    """text-embeddings-inference's."""
+
+    model_config = example(inputs=TEXTS)
+
+    inputs: Annotated[str | list[str], either("must be a text, or a list of texts")]
+    add_special_tokens: bool = True
+
+
+class Example(Request):
+    text: Text = Field(min_length=1)
+    label: str = Field(min_length=1, max_length=200)
+
+
+class TeachRequest(Request):
+    model_config = example(examples=EXAMPLES)
+
+    examples: list[Example] = Field(min_length=1)
+    model: str | None = ModelName
+    label_names: bool | None = Field(
+        default=None, description="Let the names of the classes count as examples; null: if that helps."
+    )
+
+
+class MoreExamples(Request):
+    model_config = example(examples=EXAMPLES[:1])
+
+    examples: list[Example] = Field(min_length=1)
+
+
+class TextRequest(Request):
+    model_config = example(text=TEXTS[0])
+
+    text: Text = Field(min_length=1)
+
+
+class InsideRequest(Request):
+    model_config = example(text=TEXTS[0])
+
+    text: Text = Field(min_length=1)
+    model: str | None = ModelName
+
+
+class ListRequest(Request):
+    model_config = example(texts=TEXTS)
+
+    texts: list[Text] = Field(min_length=1)
+    model: str | None = ModelName
+
+
+class SearchRequest(Request):
+    model_config = example(query="weather", top=1)
+
+    query: Text | None = Field(default=None, min_length=1)
+    queries: list[Text] | None = Field(default=None, min_length=1)
+    top: int = Field(default=10, ge=1, le=1000)
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> SearchRequest:
+        if (self.query is None) == (self.queries is None):
+            raise ValueError("give query, or queries, a list, and not both")
+        return self
+
+    @property
+    def all_queries(self) -> list[str]:
+        return [self.query] if self.query is not None else list(self.queries or ())

@@ -1,0 +1,1 @@
+"""Experiments made of many runs: the paper's, the benchmark, the demo."""

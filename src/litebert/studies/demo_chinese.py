@@ -1,0 +1,184 @@
+"""The tour in Chinese: what the built-in model knows, and what it learns from a few messages and from more of them."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from litebert.builtin import CHINESE
+from litebert.commands import adapt, evaluate, finetune
+from litebert.studies.demo_data import split_tickets
+from litebert.studies.demo_steps import COMMONEST, accuracies, ask, baselines, measured, say
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from litebert.commands.demo import Config
+
+STEPS = 5
+FEW = 5
+"""Examples of a class to adapt from."""
+SCRIPT = (
+    "The model has read simplified characters only. Convert texts in traditional ones first, by OpenCC's t2s for "
+    "example (pip install opencc)."
+)
+BAG = "bag of characters"
+WORSE = (
+    "A bag of characters of the same messages is better than {}: the model has read little text, and less of what "
+    "customers write."
+)
+HIDDEN = (
+    "他们结婚后生了两个[MASK]。",
+    "该书于1987年由商务印书馆[MASK]。",
+    "他是一位著名的中国[MASK]。",
+    "北京是中国的[MASK]。",
+    "他毕业于北京[MASK]。",
+)
+ASKED = (
+    "这个月多扣了我二十块钱，请退给我",
+    "包裹晚了一个星期，物流信息一直没有更新",
+    "能不能给编辑器加一个夜间主题",
+)
+
+
+def tour(config: Config, console: Console, began: float) -> Path | None:
+    """From hidden words to answers; the adapted classifier, or None when a stop was asked for."""
+    say(console, 1, STEPS, f"fill hidden words with {CHINESE}, which comes along")
+    console.print(SCRIPT, highlight=False)
+    fills = _fills()
+    console.print(_grid(("text", "likeliest words"), fills))
+
+    train, test = split_tickets(config.out, config.lang, config.seed)
+    few, counts = _few(train)
+    say(console, 2, STEPS, f"adapt it to {len(counts)} queues from {FEW} messages of each")
+    of_few, seen = f"{FEW} of each class", sum(counts.values())
+    of_all = f"all {seen}"
+    models = {f"litebert adapt, {of_few}": _adapted(few)}
+
+    say(console, 3, STEPS, f"adapt it to all {seen} labelled messages, and fine-tune it on them")
+    taught = finetune.Config(
+        model=CHINESE, train=train, out=config.out / "finetuned", epochs=config.epochs, batch_size=16,
+        learning_rate=1e-4, seed=config.seed, device="cpu",
+    )  # fmt: skip
+    models |= {f"litebert adapt, {of_all}": _adapted(train), f"litebert finetune, {of_all}": taught.out}
+    if finetune.run(taught):
+        return None
+
+    say(console, 4, STEPS, "evaluate all of them on messages that they have not seen")
+    (commonest, characters), (_, few_characters) = baselines(train, test), baselines(few, test)
+    found = {name: measured(folder, test) for name, folder in models.items()}
+    scores = {
+        COMMONEST: commonest,
+        f"{BAG}, {of_few}": few_characters,
+        f"{BAG}, {of_all}": characters,
+        **{name: one.metrics["accuracy"] for name, one in found.items()},
+    }
+    console.print(accuracies(scores))
+    asked = f"litebert adapt, {of_all}"
+    worse = worse_than_bag(scores)
+    if worse:
+        console.print(worse, highlight=False)
+
+    say(console, 5, STEPS, f"ask the one that was adapted to {of_all}")
+    answers = ask(console, models[asked], ASKED)
+    _write_report(config, fills, scores, found[asked], asked, worse, answers, time.perf_counter() - began)
+    return models[asked]
+
+
+def worse_than_bag(scores: Mapping[str, float]) -> str:
+    """A sentence about the models that a bag of characters of the same messages beats, if any. Names are `METHOD,
+    MESSAGES`."""
+    seen = {name: name.partition(", ")[2] for name in scores if name.startswith("litebert")}
+    losers = " and ".join(name for name, messages in seen.items() if scores[name] < scores[f"{BAG}, {messages}"])
+    return WORSE.format(losers) if losers else ""
+
+
+def _fills() -> list[tuple[str, str]]:
+    """Texts with what the model would put there."""
+    from litebert.loading import load
+
+    model = load(CHINESE)
+    words: Any = [model.fill_mask(text, top=3) for text in HIDDEN]
+    told = (
+        "  ".join(f"{fill.token.strip('▁') or 'a space'} {fill.probability:.0%}" for fill in fills) for fills in words
+    )
+    return list(zip(HIDDEN, told, strict=True))
+
+
+def _grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(*header)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def _adapted(examples: Path) -> Path:
+    out = examples.with_name(f"adapted-{examples.stem}")
+    adapt.run(adapt.Config(examples=examples, out=out, model=CHINESE, budget=0, device="cpu"))
+    return out
+
+
+def _few(train: Path) -> tuple[Path, Counter[str]]:
+    """A file with the first of every class, and how many of each there are in all."""
+    counts: Counter[str] = Counter()
+    few = train.with_name("few.csv")
+    with train.open(encoding="utf-8", newline="") as file, few.open("w", encoding="utf-8", newline="") as out:
+        reader = csv.DictReader(file)
+        writer = csv.DictWriter(out, reader.fieldnames or ())
+        writer.writeheader()
+        for row in reader:
+            counts[row["label"]] += 1
+            if counts[row["label"]] <= FEW:
+                writer.writerow(row)
+    return few, counts
+
+
+def _write_report(
+    config: Config,
+    fills: Sequence[tuple[str, str]],
+    scores: Mapping[str, float],
+    result: evaluate.Evaluation,
+    asked: str,
+    worse: str,
+    answers: Any,
+    seconds: float,
+) -> None:
+    from litebert.measure.html_report import Report
+
+    report = Report(
+        "litebert demo --lang zh", f"What {CHINESE} does, in {seconds:.0f} s on this machine, seed {config.seed}."
+    )
+    report.heading("Hidden words")
+    report.table(["text", "likeliest words"], fills)
+    report.text(SCRIPT)
+    report.heading("Sorting messages")
+    report.text(
+        f"Customers' messages in {len(result.labels)} queues: 账单 billing, 账号 account, 物流 delivery, 故障 faults, "
+        "建议 wishes, 表扬 praise."
+    )
+    report.table(["method", f"accuracy on {result.examples} unseen messages"], list(scores.items()))
+    if worse:
+        report.text(worse)
+    report.confusion(
+        result.labels,
+        result.confusion,
+        f"{result.examples} unseen messages: rows are the truth, columns the answers of {asked}.",
+    )
+    report.heading("Answers")
+    report.table(
+        ["message", "answer", "probability"], [[text, answer.label, answer.probability] for text, answer in answers]
+    )
+    report.heading("All unseen messages")
+    report.table(
+        ["message", "answer", "truth"],
+        [[one.text, one.answer, one.truth] for one in result.judgements],
+        folded=f"{result.examples} messages, with the answers of {asked}",
+    )
+    report.write(config.out / "report.html")

@@ -1,0 +1,168 @@
+"""Texts that are alike or not, as files say it: pairs with scores or labels, NLI, triples, classes, plain sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from litebert.data.tables import PLAIN, Row, Source, by_role, format_of, read_rows, read_text
+from litebert.errors import DataError
+
+Kind = Literal["scored", "labelled", "positives", "classes", "plain"]
+"""What is known: how alike two texts are; whether they are; which belong together; which class each has; nothing."""
+ALIKE, NEITHER, UNLIKE = "entailment", "neutral", "contradiction"
+NLI = (ALIKE, NEITHER, UNLIKE)
+DISPUTED = "-"
+"""In NLI's files, where people did not agree."""
+MOST_NEGATIVES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarInput:
+    """A text, the one it is compared with, and what is known of the two."""
+
+    text: str
+    text_b: str | None = None
+    label: float | str | None = None
+    """How alike the two are, or whether (1 or 0); of a single text its class."""
+    negatives: tuple[str, ...] = ()
+    """Texts that look as if they belonged to it and do not."""
+    where: str = field(default="", compare=False, repr=False)
+
+    @property
+    def texts(self) -> list[str]:
+        return [self.text, *([] if self.text_b is None else [self.text_b]), *self.negatives]
+
+    @property
+    def shown(self) -> str:
+        return self.text if self.text_b is None else f"{self.text} ‖ {self.text_b}"
+
+
+def read_similar(path: Path, source: Source) -> list[SimilarInput]:
+    """The records of a file, with what is known of them."""
+    if not source.columns and not path.is_dir() and format_of(path) in PLAIN:
+        lines = read_text(path).split("\n")
+        if "\t" not in lines[0]:
+            return [
+                SimilarInput(line.strip(), where=f"{path}, line {number}")
+                for number, line in enumerate(lines, start=1)
+                if line.strip()
+            ]
+    records = []
+    for row in read_rows(path, source):
+        try:
+            records.append(_of_row(row))
+        except DataError as error:
+            source.refuse(error)
+    if any(_is_nli(record) for record in records):
+        return _from_nli(records, source)
+    for record in records:
+        if record.text_b is not None and record.label == DISPUTED:
+            source.refuse(DataError(f"{record.where}: label='-' is for NLI, and no row has one of {', '.join(NLI)}"))
+    return [record for record in records if record.text_b is None or record.label != DISPUTED]
+
+
+def similar_of(values: Mapping[str, Any], where: str) -> SimilarInput:
+    """A record from values under the names of their roles."""
+    text, text_b = values.get("text"), values.get("text_b")
+    for name, value in (("text", text), ("text_b", text_b)):
+        if not (isinstance(value, str) and value.strip()) and not (name == "text_b" and value is None):
+            raise DataError(
+                f"{where}: no text in column {name!r} (columns: {', '.join(map(str, values))}); fill it in, or name "
+                "the columns with --columns text=NAME text_b=NAME"
+            )
+    label = values.get("label")
+    if isinstance(label, str) and not label.strip():
+        label = None
+    return SimilarInput(
+        str(text), text_b, _label(label, text_b is not None, where), tuple(_negatives(values, where)), where
+    )
+
+
+def parse_similar(item: Any, where: str) -> SimilarInput:
+    """What a user asks: a pair, or a mapping with the columns' names."""
+    if isinstance(item, (tuple, list)) and len(item) == 2 and all(isinstance(part, str) for part in item):
+        item = {"text": item[0], "text_b": item[1]}
+    if not isinstance(item, Mapping) or (record := similar_of(by_role(item), where)).text_b is None:
+        raise DataError(
+            f'{where}: {str(item)[:40]!r} is no pair; give ["first", "second"] or {{"text_a": …, "text_b": …}}; the '
+            "vector of a single text is what litebert embed gives"
+        )
+    return record
+
+
+def kind_of(records: Sequence[SimilarInput]) -> Kind:
+    """What is known of all of them."""
+    kinds = {_kind(record): record for record in records}
+    if set(kinds) == {"scored", "labelled"}:
+        return "scored"
+    if len(kinds) > 1:
+        (first, one), (second, other) = list(kinds.items())[:2]
+        raise DataError(f"{one.where} is {first}, but {other.where} is {second}; give files of one kind")
+    return next(iter(kinds), "plain")
+
+
+def _kind(record: SimilarInput) -> Kind:
+    if record.text_b is None:
+        return "plain" if record.label is None else "classes"
+    if record.label is None:
+        return "positives"
+    return "labelled" if record.label in (0.0, 1.0) else "scored"
+
+
+def _of_row(row: Row) -> SimilarInput:
+    return similar_of(row.values, row.where)
+
+
+def _label(value: Any, pair: bool, where: str) -> float | str | None:
+    if value is None or not pair:
+        return None if value is None else str(value)
+    if isinstance(value, str) and value.strip().lower() in (*NLI, DISPUTED):
+        return value.strip().lower()
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{where}: label={value!r} of a pair must be a number, 0 or 1, or one of {', '.join(NLI)}"
+        ) from error
+    if not math.isfinite(number):
+        raise DataError(f"{where}: label={value!r} must be a finite number")
+    return number
+
+
+def _negatives(values: Mapping[str, Any], where: str) -> Iterable[str]:
+    found: list[Any] = []
+    for name, value in values.items():
+        if str(name).startswith("negative"):
+            found += value if isinstance(value, (list, tuple)) else [value]
+    found = [one for one in found if one is not None and one != ""]
+    for one in found:
+        if not isinstance(one, str):
+            raise DataError(f"{where}: negative={one!r} must be a string, or a list of them; put it in quotes")
+    return found[:MOST_NEGATIVES]
+
+
+def _is_nli(record: SimilarInput) -> bool:
+    return record.text_b is not None and record.label in NLI
+
+
+def _from_nli(records: Sequence[SimilarInput], source: Source) -> list[SimilarInput]:
+    """A premise and what follows from it belong together; what contradicts it only looks like that."""
+    unlike: dict[str, list[str]] = {}
+    for record in records:
+        if record.label == UNLIKE and record.text_b is not None:
+            unlike.setdefault(record.text, []).append(record.text_b)
+    found = []
+    for record in records:
+        if record.label == ALIKE:
+            others = unlike.get(record.text, [])
+            # several that follow from one premise get one each that does not
+            unlike[record.text] = others = others[1:] + others[:1]
+            found.append(replace(record, label=None, negatives=tuple(others[-1:])))
+        elif not _is_nli(record) and record.label != DISPUTED:
+            problem = f"label={record.label!r} must be one of {', '.join(NLI)}, as those of other rows are"
+            source.refuse(DataError(f"{record.where}: {problem}"))
+    return found

@@ -1,0 +1,41 @@
+"""BLEU and chrF of translations, and how scripts without spaces are counted and joined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from litebert.data.encode import is_chinese
+from litebert.errors import require_extra
+from litebert.tokenizer.scripts import HAN, HANGUL, KANA, UNSPACED, mostly
+
+
+def bleu_words(references: Sequence[str]) -> str:
+    """What sacreBLEU calls the way in which BLEU finds words: by spaces and marks, or, where a sentence would be one
+    word, by characters. Korean has spaces, but what stands between them is more than a word."""
+    if is_chinese(references):
+        return "zh"
+    return "char" if mostly(UNSPACED + HANGUL, "".join(references)) else "13a"
+
+
+def scored(texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """Between 0 and 100."""
+    found = _metrics(references)
+    return {name: float(metric.corpus_score(list(texts), [list(references)]).score) for name, metric in found.items()}
+
+
+def signatures_of(references: Sequence[str]) -> dict[str, str]:
+    found = _metrics(references)
+    for metric in found.values():
+        metric.corpus_score(["a"], [["a"]])  # it knows how many references there are when it has seen some
+    return {name: str(metric.get_signature()) for name, metric in found.items()}
+
+
+def joined(sentences: Sequence[str]) -> str:
+    """One after the other: with spaces between, except in Chinese and Japanese."""
+    return ("" if mostly(HAN + KANA, "".join(sentences)) else " ").join(filter(None, sentences))
+
+
+def _metrics(references: Sequence[str]) -> dict[str, Any]:
+    metrics = require_extra("sacrebleu.metrics", "train")
+    return {"bleu": metrics.BLEU(tokenize=bleu_words(references)), "chrf": metrics.CHRF()}
