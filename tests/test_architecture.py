@@ -12,72 +12,108 @@ import pytest
 import litebert
 
 SOURCE = Path(litebert.__file__).parent
-BASE = {"errors", "files"}
-MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(),
-    "files": {"errors"},
-    "tokenizer": BASE,
-    "data": BASE | {"tokenizer"},
-    "model": BASE,
-    "tasks": BASE | {"tokenizer", "data", "model", "measure"},
-    "interop": BASE | {"tokenizer", "data", "model", "tasks"},
-    "builtin": set(),
-    "predict": BASE | {"tokenizer", "data", "model", "tasks", "interop", "builtin"},
-    "train": BASE,
-    "meta": BASE | {"tokenizer", "data", "model", "tasks", "train"},
-    "measure": BASE,
-    "compress": BASE | {"tokenizer", "data", "model", "tasks", "interop", "predict"},
-    "tuning": BASE | {"data", "model", "tasks", "predict", "train"},
-    "serve": BASE | {"tokenizer", "data", "model", "tasks", "interop", "predict", "builtin"},
-    "recipes": BASE
-    | {
-        "tokenizer",
-        "data",
-        "model",
-        "tasks",
-        "interop",
-        "predict",
-        "train",
-        "meta",
-        "tuning",
-        "compress",
-        "measure",
-        "builtin",
-        "serve",
-    },
-    "cli": BASE | {"recipes"},
-    "__main__": {"cli"},
-}
+ORDER = (
+    "errors", "files", "device", "run_folder", "builtin", "tokenizer", "data", "model", "train", "measure", "tasks",
+    "interop", "search", "inference", "fewshot", "loading", "compress", "meta", "trainers", "studies", "serve",
+    "commands", "cli", "__main__",
+)  # fmt: skip
+"""Packages and modules of the top level. Each may import what stands before it, and nothing else."""
+LEAVES = {"errors": set(), "builtin": set(), "tokenizer": {"errors", "files"}, "model": {"errors", "files", "device"},
+          "train": {"errors", "files", "device"}}  # fmt: skip
+"""Packages that may import less than the order allows, so that each can be read, or taken out, alone."""
+UNTIL_MENDED: set[str] = {
+    "compress > commands", "compress > trainers", "interop > commands", "interop > compress", "interop > fewshot",
+    "interop > inference", "measure > commands", "measure > inference", "measure > train", "run_folder > fewshot",
+    "run_folder > inference", "run_folder > loading", "run_folder > train", "search > fewshot", "search > inference",
+    "studies > commands", "trainers > commands", "fewshot > loading",
+}  # fmt: skip
 
 
-def part_of(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+def package_of(module: str) -> str:
+    return module.split(".")[1]
 
 
-def imported_parts(path: Path) -> set[str]:
-    """Parts of litebert that a file imports, at its top or inside its functions."""
-    parts = set()
+def imports_of(path: Path) -> set[str]:
+    """Modules of litebert that a file imports, at its top or inside its functions."""
+    modules = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module:
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names if alias.name.startswith("litebert.")}
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "litebert":
             assert node.level == 0, f"{path}: relative import"
-            names = [node.module] if node.module != "litebert" else [f"litebert.{a.name}" for a in node.names]
-        parts |= {name.split(".")[1] for name in names if name.startswith("litebert.")}
-    return parts - {"__version__"}
+            names = {f"{node.module}.{alias.name}": node.module for alias in node.names}
+            modules |= {name if name in MODULES else module for name, module in names.items() if module}
+    return modules - {"litebert"}
+
+
+def name_of(path: Path) -> str:
+    return ".".join(("litebert", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
 
 
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+MODULES = {name_of(path) for path in FILES}
+IMPORTS = {name_of(path): imports_of(path) for path in FILES}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_imports_flow_one_way(path: Path) -> None:
-    own = part_of(path)
-    assert own in MAY_IMPORT, f"{own} is a new part: give it a place in the flow"
-    assert imported_parts(path) <= MAY_IMPORT[own] | {own}
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_packages_import_only_what_stands_before_them(module: str) -> None:
+    own = package_of(module)
+    assert own in ORDER, f"{own} is a new package: give it a place in the order"
+    allowed = LEAVES.get(own, set(ORDER[: ORDER.index(own)]))
+    wrong = {f"{own} > {package_of(name)}" for name in IMPORTS[module] if package_of(name) not in allowed | {own}}
+    assert wrong <= UNTIL_MENDED
 
 
-def test_every_part_named_in_the_rule_exists() -> None:
-    assert {part_of(path) for path in FILES} == set(MAY_IMPORT)
+def test_every_package_of_the_order_exists() -> None:
+    assert {package_of(module) for module in MODULES} <= set(ORDER)
+
+
+def cycles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Strongly connected components of more than one module (Tarjan)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    components: list[set[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for target in graph.get(node, set()):
+            if target not in index:
+                visit(target)
+                low[node] = min(low[node], low[target])
+            elif target in stack:
+                low[node] = min(low[node], index[target])
+        if low[node] == index[node]:
+            component = set(stack[stack.index(node) :])
+            del stack[stack.index(node) :]
+            if len(component) > 1:
+                components.append(component)
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return components
+
+
+CYCLES_UNTIL_MENDED = {
+    "commands", "fewshot", "inference", "interop", "measure", "model", "search", "studies", "trainers",
+}  # fmt: skip
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    assert {package_of(module) for cycle in cycles(IMPORTS) for module in cycle} <= CYCLES_UNTIL_MENDED
+
+
+def test_nothing_private_crosses_a_module() -> None:
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("litebert"):
+                parts = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+                private = [part for part in parts if part.startswith("_") and not part.startswith("__")]
+                assert not private or path.name == "attention_maps.py", (
+                    f"{path.relative_to(SOURCE)} imports {', '.join(private)}"
+                )
 
 
 def test_the_public_surface_is_what_it_says() -> None:
@@ -100,8 +136,8 @@ def test_importing_litebert_imports_nothing_heavy() -> None:
 
 
 OPTIONAL = {
-    "kernels", "attention_kernels", "estimator", "answers", "app", "endpoints", "job_endpoints", "metrics", "schema",
-    "server", "tei_endpoints", "wording",
+    "layer_kernels", "attention_kernels", "sklearn", "response_schema", "app", "endpoints", "client_endpoints",
+    "metrics", "request_schema", "server", "tei_endpoints", "validation_messages",
 }  # fmt: skip
 
 
