@@ -37,7 +37,7 @@ import torch
 
 import litebert
 from litebert.builtin import folder_of
-from litebert.compress import quantized
+from litebert.compress.quantize import quantized
 from litebert.data.batches import Example, by_length, pad
 from litebert.data.corpus import read_lines
 from litebert.inference import Model

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from litebert.compress import bert_of, other_teacher
+from litebert.compress.teachers import bert_of, other_teacher
 from litebert.files import read_json, sha256_of
 from litebert.loading import load
 from tests.commands.conftest import Flow, litebert, write_csv

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from litebert.compress import Distiller, albert_of, bert_of, student_of
-from litebert.compress.students import read_through
+from litebert.compress.from_bert import albert_of
+from litebert.compress.students import Distiller, read_through, student_of
+from litebert.compress.teachers import bert_of
 from litebert.data.batches import Batch, Example, collate
 from litebert.errors import ConfigError
 from litebert.inference import Model

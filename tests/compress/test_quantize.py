@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 import litebert
-from litebert.compress import loss_of, quantized
+from litebert.compress.quantize import loss_of, quantized
 from litebert.data.batches import Example
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.inference import Model

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import litebert
-from litebert.compress import Distiller, student_of, with_hidden_words
+from litebert.compress.students import Distiller, student_of, with_hidden_words
 from litebert.data.batches import Batch, Example, collate
 from litebert.errors import ConfigError
 from litebert.inference import Model

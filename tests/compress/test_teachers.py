@@ -11,8 +11,8 @@ import torch
 import transformers
 
 import litebert
-from litebert.compress import TextDistiller, by_text, other_teacher, said_of_texts, student_of
-from litebert.compress.teachers import Foreign
+from litebert.compress.students import TextDistiller, by_text, said_of_texts, student_of
+from litebert.compress.teachers import Foreign, other_teacher
 from litebert.data.batches import Example, collate
 from litebert.errors import CheckpointError, ConfigError
 from litebert.inference import Model

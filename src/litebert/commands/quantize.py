@@ -99,7 +99,7 @@ def run(config: Config) -> None:
 def _made(config: Config, model: Model, examples: list[Example], console: Console) -> Figures:
     """Write the small model, and say what it is worth."""
     from litebert.builtin import folder_of
-    from litebert.compress import loss_of, quantized
+    from litebert.compress.quantize import loss_of, quantized
     from litebert.loading import load
     from litebert.train.log import counting
 

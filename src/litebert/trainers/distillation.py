@@ -15,20 +15,18 @@ from rich.console import Console
 
 from litebert.builtin import folder_of
 from litebert.commands.distill import SPEEDS, Result
-from litebert.compress import (
+from litebert.compress.evaluation import check_test, examples_of, milliseconds, scores_of
+from litebert.compress.from_bert import albert_of
+from litebert.compress.students import (
     Distiller,
     TextDistiller,
-    albert_of,
-    bert_of,
     by_text,
-    other_teacher,
     read_through,
     said_of_texts,
     student_of,
     with_hidden_words,
 )
-from litebert.compress.evaluation import check_test, examples_of, milliseconds, scores_of
-from litebert.compress.teachers import Foreign
+from litebert.compress.teachers import Foreign, bert_of, other_teacher
 from litebert.data.batches import Batch, Example, by_length, collate, epoch_batches, steps_per_epoch
 from litebert.errors import ConfigError, DataError
 from litebert.files import sha256_of, write_json
