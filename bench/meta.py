@@ -29,7 +29,7 @@ from litebert.data.tables import Source
 from litebert.meta.settings import Algorithm
 from litebert.meta.tables import Table
 from litebert.run_folder import set_precision
-from litebert.studies.episodes import Outcome, compare, figures_of
+from litebert.studies.episodes.comparison import Outcome, compare, figures_of
 from litebert.train.device import pick_device
 from litebert.trainers.meta_training import meta_train as taught
 

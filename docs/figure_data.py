@@ -29,8 +29,8 @@ from litebert.fewshot.adapt import adapt as adapt_instantly
 from litebert.inference import Model
 from litebert.measure.baselines import bag_of_words
 from litebert.model import Encoder, preset
-from litebert.studies.demo_data import TICKETS
-from litebert.studies.reproduce_measure import handful
+from litebert.studies.demo.data import TICKETS
+from litebert.studies.reproduce.evaluation import handful
 
 PASSAGES = Path(__file__).parent / "passages.txt"
 

@@ -25,7 +25,7 @@ from litebert.data.masking import Masking, choose
 from litebert.inference import Model
 from litebert.inference.early_exit import quarters
 from litebert.model import Albert, AlbertConfig, pretraining_heads
-from litebert.studies.demo_data import MESSAGES, NAMES
+from litebert.studies.demo.data import MESSAGES, NAMES
 from litebert.tasks.pretraining import unigram_entropy
 from litebert.tokenizer import Tokenizer, train_unigram
 from litebert.train.loop import Step, train

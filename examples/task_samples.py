@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from litebert.studies.demo_data import FACTS, NAMES, split_tickets, write_questions, write_tagged
+from litebert.studies.demo.data import FACTS, NAMES, split_tickets, write_questions, write_tagged
 
 TRAIN, TEST = 240, 60
 TROUBLES = {

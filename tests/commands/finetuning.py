@@ -14,7 +14,7 @@ import torch
 from litebert.files import read_json
 from litebert.inference import Model
 from litebert.model import Albert, AlbertConfig, pretraining_heads
-from litebert.studies.demo_data import write_questions, write_tagged
+from litebert.studies.demo.data import write_questions, write_tagged
 from litebert.tasks import TASKS, Mask
 from litebert.tokenizer import Tokenizer
 from tests.commands.conftest import WORDS, litebert, make_examples, once, write_csv

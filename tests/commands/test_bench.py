@@ -15,8 +15,8 @@ from litebert.commands import bench
 from litebert.commands.bench import Row, table_of
 from litebert.errors import ConfigError
 from litebert.model import Albert, AlbertConfig, pretraining_heads
-from litebert.studies.benchmark_cases import Arena, forward_operations, peer_of
-from litebert.studies.benchmark_training import Turns
+from litebert.studies.benchmark.harness import Arena, forward_operations, peer_of
+from litebert.studies.benchmark.training import Turns
 from litebert.train.loop import Step
 from tests.commands.conftest import Flow, litebert
 from tests.conftest import peer
@@ -122,7 +122,7 @@ def test_a_request_to_stop_ends_the_bench(
     flow: Flow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     peer("transformers")
-    monkeypatch.setattr("litebert.studies.benchmark_training.pretrain", lambda *_: False)
+    monkeypatch.setattr("litebert.studies.benchmark.training.pretrain", lambda *_: False)
     assert litebert("bench", "pretrain", *QUICK, "--data", flow.shards) == 130
     assert "interrupted" in capsys.readouterr().err
 

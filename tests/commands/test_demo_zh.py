@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from litebert import builtin
-from litebert.studies.demo_chinese import ASKED, FEW, HIDDEN, worse_than_bag
-from litebert.studies.demo_data import TICKETS, split_tickets
+from litebert.studies.demo.chinese import ASKED, FEW, HIDDEN, worse_than_bag
+from litebert.studies.demo.data import TICKETS, split_tickets
 from tests.commands.conftest import litebert
 
 needs_weights = pytest.mark.skipif(

@@ -11,8 +11,8 @@ import pytest
 
 from litebert.commands.evaluate import Method
 from litebert.files import read_json
-from litebert.studies import episode_methods as _episode_methods
-from litebert.studies import episodes as _episodes
+from litebert.studies.episodes import comparison as _episodes
+from litebert.studies.episodes import methods as _episode_methods
 from litebert.tokenizer import Tokenizer
 from tests.commands.conftest import litebert, write_csv
 from tests.commands.finetuning import small_start

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 import litebert as package
 from litebert.inference import Model
-from litebert.studies.demo_data import write_questions, write_tagged
+from litebert.studies.demo.data import write_questions, write_tagged
 from litebert.tasks import TASKS
 from litebert.tasks.answer import AnswerOutput
 from litebert.tasks.choose import ChooseOutput

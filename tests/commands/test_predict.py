@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import litebert as package
-from litebert.studies.demo_data import write_questions
+from litebert.studies.demo.data import write_questions
 from litebert.tokenizer import Tokenizer
 from tests.commands.conftest import Flow, litebert, make_examples
 from tests.commands.finetuning import untrained, write_choices, write_jsonl

@@ -23,15 +23,15 @@ from litebert.commands import reproduce
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.measure.intervals import Mean
 from litebert.run_folder import INTERRUPTED
-from litebert.studies import reproduce_plan as _reproduce_plan
-from litebert.studies import reproduce_run as _reproduce_run
-from litebert.studies.reproduce_cells import STRATEGIES, TABLES, Cell, TableName, cells_of, rows_of
-from litebert.studies.reproduce_measure import balanced, handful, probed
-from litebert.studies.reproduce_page import write_pages
-from litebert.studies.reproduce_paper import CLAIMS, PAPER, Claim
-from litebert.studies.reproduce_plan import tokens_of
-from litebert.studies.reproduce_run import Job, jobs_of, shared_out
-from litebert.studies.reproduce_verdicts import Results, changes, judge, verdict_of
+from litebert.studies.reproduce import plan as _reproduce_plan
+from litebert.studies.reproduce import runner as _reproduce_run
+from litebert.studies.reproduce.evaluation import balanced, handful, probed
+from litebert.studies.reproduce.paper import CLAIMS, PAPER, Claim
+from litebert.studies.reproduce.plan import tokens_of
+from litebert.studies.reproduce.report import write_pages
+from litebert.studies.reproduce.runner import Job, jobs_of, shared_out
+from litebert.studies.reproduce.variants import STRATEGIES, TABLES, Cell, TableName, cells_of, rows_of
+from litebert.studies.reproduce.verdicts import Results, changes, judge, verdict_of
 from tests.commands.conftest import Flow, litebert, once
 from tests.conftest import PROSE
 

@@ -25,7 +25,7 @@ from litebert.run_folder import check_numbers, make_console, refuse_overwrite
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from litebert.studies.benchmark_cases import Measured
+    from litebert.studies.benchmark.harness import Measured
 
 Kind = Literal["infer", "finetune", "pretrain"]
 OURS = "litebert"
@@ -119,9 +119,9 @@ def run(config: Config) -> None:
     from rich.console import Console
 
     from litebert.measure.timing import copy_rate, matmul_rate
-    from litebert.studies import benchmark_inference as _bench_inference
-    from litebert.studies import benchmark_training as _bench_training
-    from litebert.studies.benchmark_cases import Arena
+    from litebert.studies.benchmark import inference as _bench_inference
+    from litebert.studies.benchmark import training as _bench_training
+    from litebert.studies.benchmark.harness import Arena
     from litebert.train.device import pick_device
 
     if config.out is not None:
@@ -162,7 +162,7 @@ def run(config: Config) -> None:
         if is_busy(rows):
             out.print(BUSY_NOTE)
     if config.out is not None:
-        from litebert.studies.benchmark_page import write_page
+        from litebert.studies.benchmark.report import write_page
 
         write_page(config.out, summary, rows)
         console.print(f"look at {config.out / 'report.html'}", highlight=False, markup=False)

@@ -19,9 +19,9 @@ from litebert.commands import evaluate, finetune, prepare, pretrain, tokenizer
 from litebert.errors import ConfigError
 from litebert.files import atomic_write
 from litebert.run_folder import INTERRUPTED, check_numbers, make_console, refuse_unwritable
-from litebert.studies import demo_chinese as _demo_zh
-from litebert.studies.demo_data import collect_prose, split_tickets, write_questions, write_tagged
-from litebert.studies.demo_steps import COMMONEST, accuracies, ask, baselines, measured, say
+from litebert.studies.demo import chinese as _demo_zh
+from litebert.studies.demo.data import collect_prose, split_tickets, write_questions, write_tagged
+from litebert.studies.demo.steps import COMMONEST, accuracies, ask, baselines, measured, say
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -161,7 +161,7 @@ def run(config: Config) -> None:
         for name, what in (("evaluation.json", "an evaluation"), ("config.json", "a model"), ("run.json", "a run")):
             refuse_overwrite(config.out / name, what)
     if config.episodes:
-        from litebert.studies.episodes import run_episodes
+        from litebert.studies.episodes.comparison import run_episodes
 
         run_episodes(config)
         return

@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 
 from litebert.errors import ConfigError
 from litebert.run_folder import INTERRUPTED, check_numbers, make_console, refuse_other_run, refuse_unwritable
-from litebert.studies.reproduce_cells import TABLES, TableName
+from litebert.studies.reproduce.variants import TABLES, TableName
 from litebert.train.settings import OptimizerName, Precision
 
 
@@ -89,14 +89,14 @@ class Config:
 
 
 def run(config: Config) -> int:
-    from litebert.studies.reproduce_page import write_pages
+    from litebert.studies.reproduce.report import write_pages
 
     console = make_console()
     refuse_unwritable(config.out)
     refuse_other_run(config.out, "reproduce")
     finished = True
     if not config.redraw:
-        from litebert.studies.reproduce_run import processes, work
+        from litebert.studies.reproduce.runner import processes, work
         from litebert.train.device import pick_device
 
         with processes(pick_device(config.device)) as process:

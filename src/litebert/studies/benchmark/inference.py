@@ -11,7 +11,7 @@ from torch import Tensor
 
 from litebert.commands.bench import OURS
 from litebert.model import Albert, Encoder
-from litebert.studies.benchmark_cases import Arena, Case, Measured, dtype_of, forward_operations, forward_traffic
+from litebert.studies.benchmark.harness import Arena, Case, Measured, dtype_of, forward_operations, forward_traffic
 
 AT_ONCE = {"cuda": 256, "cpu": 8}
 SINGLE = (16, 64, 128)  # lengths of texts that come one at a time

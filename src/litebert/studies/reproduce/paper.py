@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from litebert.studies.reproduce_cells import TableName
+from litebert.studies.reproduce.variants import TableName
 
 SOURCE = "Lan et al., ALBERT: A Lite BERT for Self-supervised Learning of Language Representations, ICLR 2020"
 MILLION = 1e6

@@ -22,9 +22,9 @@ from litebert.files import read_json, write_json
 from litebert.loading import load
 from litebert.model import AlbertConfig
 from litebert.run_folder import write_run
-from litebert.studies.reproduce_cells import Cell, Settings, TableName, cells_of, rows_of
-from litebert.studies.reproduce_measure import Asked
-from litebert.studies.reproduce_plan import Plan, keep_plan, plan_of
+from litebert.studies.reproduce.evaluation import Asked
+from litebert.studies.reproduce.plan import Plan, keep_plan, plan_of
+from litebert.studies.reproduce.variants import Cell, Settings, TableName, cells_of, rows_of
 from litebert.tasks.pretraining import flops_per_token
 from litebert.train.device import ALONE
 from litebert.train.log import read_metrics

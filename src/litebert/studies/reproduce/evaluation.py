@@ -27,7 +27,7 @@ from litebert.data.tables import Source
 from litebert.errors import DataError, require_extra
 from litebert.fewshot.adapt import adapt
 from litebert.inference import Model
-from litebert.studies.reproduce_plan import Plan, TaskFiles
+from litebert.studies.reproduce.plan import Plan, TaskFiles
 from litebert.tasks import Classify
 from litebert.tasks.pretraining import PretrainingObjective
 from litebert.train.device import has_bfloat16

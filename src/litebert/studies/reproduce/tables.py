@@ -9,9 +9,9 @@ from statistics import mean
 from typing import Any, Literal
 
 from litebert.measure.intervals import Mean, spread_of
-from litebert.studies.reproduce_cells import Cell, TableName
-from litebert.studies.reproduce_paper import PAPER, SOURCE, WORDS, Claim
-from litebert.studies.reproduce_verdicts import REFERENCES, Change, Judgement, Results, Verdict, changes
+from litebert.studies.reproduce.paper import PAPER, SOURCE, WORDS, Claim
+from litebert.studies.reproduce.variants import Cell, TableName
+from litebert.studies.reproduce.verdicts import REFERENCES, Change, Judgement, Results, Verdict, changes
 
 MARKS = {
     "holds": "✓ holds", "does not hold": "✗ does not hold", "too close to tell": "≈ too close", "not run": "– not run",
@@ -77,7 +77,7 @@ class Block:
 
 def told(results: Results, tables: Sequence[TableName], judgements: Sequence[Judgement], draws: bool) -> list[Block]:
     """All of it; without drawings where there is nothing to draw with."""
-    from litebert.studies.reproduce_plots import draw_few_shot, draw_passes, draw_table
+    from litebert.studies.reproduce.plots import draw_few_shot, draw_passes, draw_table
 
     blocks = _summary(results, judgements)
     for table in (table for table in tables if results.is_told(table)):

@@ -14,8 +14,8 @@ from litebert.data.shards import Shards
 from litebert.data.tables import Source
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.files import atomic_write, read_json, read_toml, replacing, sha256_of, write_json
-from litebert.studies.demo_data import TICKETS, collect_prose
-from litebert.studies.reproduce_cells import Cell
+from litebert.studies.demo.data import TICKETS, collect_prose
+from litebert.studies.reproduce.variants import Cell
 from litebert.tasks import TASKS
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from litebert.builtin import CHINESE
 from litebert.commands import adapt, evaluate, finetune
-from litebert.studies.demo_data import split_tickets
-from litebert.studies.demo_steps import COMMONEST, accuracies, ask, baselines, measured, say
+from litebert.studies.demo.data import split_tickets
+from litebert.studies.demo.steps import COMMONEST, accuracies, ask, baselines, measured, say
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,8 +12,8 @@ from litebert.errors import ConfigError
 from litebert.files import read_json
 from litebert.measure.intervals import Mean
 from litebert.measure.seed_statistics import Noise, noise_of
-from litebert.studies.reproduce_cells import Cell, Row, TableName, rows_of
-from litebert.studies.reproduce_paper import CLAIMS, Claim
+from litebert.studies.reproduce.paper import CLAIMS, Claim
+from litebert.studies.reproduce.variants import Cell, Row, TableName, rows_of
 
 Verdict = Literal["holds", "does not hold", "too close to tell", "nothing learned", "not run"]
 Effect = Literal["helps", "hurts", "too close to tell", "not run"]

@@ -21,7 +21,7 @@ from litebert.data.batches import Batch
 from litebert.data.shards import Shards
 from litebert.measure.timing import Timing, wait
 from litebert.model import Albert, preset, pretraining_heads
-from litebert.studies.benchmark_cases import (
+from litebert.studies.benchmark.harness import (
     COMPILED,
     Arena,
     Case,

@@ -30,7 +30,7 @@ from litebert.measure.score_plots import Score
 from litebert.meta.learner import Learner
 from litebert.meta.tables import Table, meta_of, practised_on
 from litebert.run_folder import make_console, set_answering
-from litebert.studies.episode_methods import FROM_VECTORS, METHODS, WITHOUT_A_MODEL, Learned
+from litebert.studies.episodes.methods import FROM_VECTORS, METHODS, WITHOUT_A_MODEL, Learned
 from litebert.train.device import pick_device
 from litebert.train.log import counting
 

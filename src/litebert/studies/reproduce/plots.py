@@ -6,9 +6,9 @@ import statistics
 from typing import Any
 
 from litebert.measure.experiment_plots import Arm, Rung, arms, ladder, passes
-from litebert.studies.reproduce_cells import Cell, TableName
-from litebert.studies.reproduce_paper import PAPER
-from litebert.studies.reproduce_verdicts import REFERENCES, Results
+from litebert.studies.reproduce.paper import PAPER
+from litebert.studies.reproduce.variants import Cell, TableName
+from litebert.studies.reproduce.verdicts import REFERENCES, Results
 
 OVER = {"depth": "layers", "width": "hidden size", "masking": "share hidden, %"}
 """Tables that are lines over a number."""

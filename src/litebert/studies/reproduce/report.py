@@ -12,10 +12,10 @@ from typing import Any
 from litebert import __version__
 from litebert.files import atomic_write, write_json
 from litebert.measure.intervals import Mean, spread_of
-from litebert.studies.reproduce_cells import Row, TableName
-from litebert.studies.reproduce_paper import PAPER
-from litebert.studies.reproduce_tables import FIGURES, Block, told
-from litebert.studies.reproduce_verdicts import REFERENCES, Judgement, Results, changes, judge_all
+from litebert.studies.reproduce.paper import PAPER
+from litebert.studies.reproduce.tables import FIGURES, Block, told
+from litebert.studies.reproduce.variants import Row, TableName
+from litebert.studies.reproduce.verdicts import REFERENCES, Judgement, Results, changes, judge_all
 
 TITLE = "The paper's experiments, again"
 UNBROKEN = 28

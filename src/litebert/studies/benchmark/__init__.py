@@ -1,0 +1,1 @@
+"""`litebert bench`: speed and memory beside transformers."""

@@ -1,0 +1,1 @@
+"""`litebert demo`: the whole way from raw text to answers, in English and Chinese."""
