@@ -15,7 +15,7 @@ from litebert.errors import DataError
 from litebert.files import atomic_write
 
 TICKETS = {
-    lang: Path(__file__).parent.parent / "examples" / name
+    lang: Path(__file__).parents[2] / "examples" / name
     for lang, name in (("en", "tickets.csv"), ("zh", "tickets-zh.csv"))
 }
 """Labelled messages, by language."""
