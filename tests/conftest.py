@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 from types import ModuleType
 
+import hypothesis
 import pytest
 import torch
 
@@ -22,6 +23,10 @@ from litebert.tokenizer import Tokenizer, train_unigram
 
 # Tests run side by side: with more threads than cores torch spends its time waiting.
 torch.set_num_threads(1)
+
+hypothesis.settings.register_profile("quick", max_examples=25, deadline=None)
+hypothesis.settings.register_profile("thorough", max_examples=300, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("LITEBERT_HYPOTHESIS", "quick"))
 
 REPOSITORY = Path(__file__).parent.parent
 os.environ["LITEBERT_CACHE"] = str(REPOSITORY / ".cache" / "litebert")  # not what the user has

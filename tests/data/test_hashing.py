@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2_contingency, chisquare  # type: ignore[import-untyped]
 
@@ -13,13 +13,11 @@ KEYS = st.integers(0, 2**64 - 1).map(np.uint64)
 ALMOST_SURE = 1e-3  # chance alone falls below it once in a thousand keys; the keys here are fixed
 
 
-@settings(deadline=None)
 @given(size=st.integers(1, 3000), key=KEYS)
 def test_a_shuffle_sends_every_index_to_a_place_of_its_own(size: int, key: np.uint64) -> None:
     assert np.array_equal(np.sort(permuted(np.arange(size), size, key)), np.arange(size))
 
 
-@settings(deadline=None)
 @given(size=st.integers(1, 3000), key=KEYS, data=st.data())
 def test_a_part_of_a_shuffle_is_found_without_the_rest(size: int, key: np.uint64, data: st.DataObject) -> None:
     some = np.array(data.draw(st.lists(st.integers(0, size - 1), max_size=20)), dtype=np.int64)
@@ -77,7 +75,6 @@ def test_every_use_has_its_own_key() -> None:
     assert len(set(keys)) == len(keys)
 
 
-@settings(deadline=None)
 @given(key=KEYS, start=st.integers(0, 2**50), limit=st.integers(1, 10**6))
 def test_whole_numbers_stay_below_their_limit(key: np.uint64, start: int, limit: int) -> None:
     numbers = below(key, start + np.arange(50), limit)

@@ -6,7 +6,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from scipy.stats import chi2_contingency, chisquare  # type: ignore[import-untyped]
@@ -41,7 +41,6 @@ def words_of(allowed: np.ndarray, word_start: np.ndarray) -> np.ndarray:
     return np.cumsum((word_start | after_wall | ~allowed).ravel()).reshape(allowed.shape)
 
 
-@settings(deadline=None)
 @given(flags=rows_of_words(), kind=st.sampled_from(KINDS), rate=st.floats(0.01, 0.8))
 def test_only_allowed_tokens_are_hidden_and_some_in_every_row(flags: Flags, kind: Kind, rate: float) -> None:
     allowed, word_start = flags
@@ -50,7 +49,6 @@ def test_only_allowed_tokens_are_hidden_and_some_in_every_row(flags: Flags, kind
     assert np.array_equal(chosen.any(axis=1), allowed.any(axis=1))
 
 
-@settings(deadline=None)
 @given(flags=rows_of_words(), kind=st.sampled_from(["word", "ngram", "span"]), rate=st.floats(0.01, 0.8))
 def test_a_word_is_hidden_entirely_or_not_at_all(flags: Flags, kind: Kind, rate: float) -> None:
     allowed, word_start = flags
@@ -66,7 +64,6 @@ def test_single_tokens_are_hidden_whatever_word_they_belong_to() -> None:
     assert (chosen[:, ::2] != chosen[:, 1::2]).any()
 
 
-@settings(deadline=None)
 @given(flags=rows_of_words(), kind=st.sampled_from(KINDS), rate=st.floats(0.01, 0.8), data=st.data())
 def test_the_choice_for_a_row_depends_on_its_number_alone(
     flags: Flags, kind: Kind, rate: float, data: st.DataObject

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from litebert.data.prefetch import Prefetch
@@ -27,7 +27,6 @@ def test_the_number_of_workers_does_not_change_the_batches(tokenizer: Tokenizer,
     prefetch.close()
 
 
-@settings(deadline=None, max_examples=30)
 @given(steps=st.lists(st.integers(0, 12), max_size=15), workers=st.sampled_from(WORKERS), ahead=st.integers(1, 5))
 def test_steps_may_be_asked_for_in_any_order(steps: list[int], workers: int, ahead: int) -> None:
     prefetch = Prefetch(lambda step: step * step, workers, ahead)

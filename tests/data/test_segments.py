@@ -27,7 +27,7 @@ from tests.data.counting import (
 )
 
 ALMOST_SURE = 1e-3  # seeds are fixed, so a test that passes once passes always
-properties = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+properties = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 STEPS = st.integers(0, 1000)
 LENGTHS = st.integers(16, 80)
 

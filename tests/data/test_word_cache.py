@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from litebert.data.encode import tokenizer_files
@@ -79,6 +79,5 @@ def test_ids_are_the_tokenizers_own_on_diverse_text(table: UnitTable) -> None:
         max_size=4,
     )
 )
-@settings(max_examples=300)
 def test_ids_are_the_tokenizers_own_on_any_text(table: UnitTable, sentences: list[str]) -> None:
     assert ids_of(table, sentences) == table.tokenizer.encode_ids(sentences)

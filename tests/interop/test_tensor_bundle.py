@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from litebert.errors import CheckpointError
@@ -63,7 +63,6 @@ def test_check_sums_go_on_from_chunk_to_chunk(beyond: int) -> None:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50)
 @given(st.dictionaries(st.binary(max_size=60), st.binary(max_size=400), max_size=120))
 def test_a_table_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, entries: dict[bytes, bytes]

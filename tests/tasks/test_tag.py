@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from litebert.data.batches import IGNORED, Example, collate
@@ -210,7 +210,6 @@ def test_raw_text_is_cut_at_spaces_punctuation_and_chinese_characters() -> None:
 WORDS = st.lists(st.text(st.sampled_from("abcdefgTRx09é€ßåü漢'-."), min_size=1, max_size=12), min_size=1, max_size=40)
 
 
-@settings(max_examples=150, deadline=None)
 @given(words=WORDS, cuts=st.sets(st.integers(1, 39)), kinds=st.lists(st.sampled_from(["", "LOC", "PER"]), min_size=40))
 @pytest.mark.filterwarnings("ignore:.*unknown to this vocabulary")
 @pytest.mark.parametrize("scheme", ["bio", "bioes"])
@@ -352,7 +351,6 @@ def test_the_decoded_sequence_is_the_best_valid_one(tags: list[str], scheme: str
             assert probability == pytest.approx(sum(np.exp(worth(p)) for p in having) / total)
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), length=st.integers(1, 60), scale=st.sampled_from([0.1, 1.0, 1e6]))
 @pytest.mark.parametrize(("tags", "scheme"), [(BIO, "bio"), (BIOES, "bioes")])
 def test_no_scores_lead_to_an_invalid_sequence(

@@ -6,7 +6,7 @@ import unicodedata
 import warnings
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from litebert.tokenizer import Encoding, Tokenizer
@@ -82,7 +82,6 @@ def pieces_of(tokenizer: Tokenizer, text: str) -> list[tuple[int, str, int, int]
     return [(number, token, *span) for number, token, span, sequence in rows if sequence is not None]
 
 
-@settings(max_examples=200, deadline=None)
 @given(text=TEXTS)
 def test_offsets_lie_within_the_text_and_never_start_earlier_than_the_token_before(
     any_tokenizer: Tokenizer, text: str
@@ -93,7 +92,6 @@ def test_offsets_lie_within_the_text_and_never_start_earlier_than_the_token_befo
         before = start
 
 
-@settings(max_examples=200, deadline=None)
 @given(text=TEXTS)
 def test_every_known_token_is_found_in_the_text_at_its_offsets(any_tokenizer: Tokenizer, text: str) -> None:
     for number, token, start, end in pieces_of(any_tokenizer, text):
@@ -105,7 +103,6 @@ def test_every_known_token_is_found_in_the_text_at_its_offsets(any_tokenizer: To
             assert surface in found, (token, text[start:end])
 
 
-@settings(max_examples=200, deadline=None)
 @given(text=TEXTS)
 def test_every_character_that_normalisation_keeps_is_covered_by_a_token(any_tokenizer: Tokenizer, text: str) -> None:
     covered = {at for _, _, start, end in pieces_of(any_tokenizer, text) for at in range(start, end)}
@@ -114,7 +111,6 @@ def test_every_character_that_normalisation_keeps_is_covered_by_a_token(any_toke
             assert covered & set(range(start, end)), (start, text[start:end])
 
 
-@settings(max_examples=100, deadline=None)
 @given(text=TEXTS)
 def test_marks_stay_with_the_character_they_are_drawn_on(any_tokenizer: Tokenizer, text: str) -> None:
     covered = {at for _, _, start, end in pieces_of(any_tokenizer, text) for at in range(start, end)}
@@ -123,14 +119,12 @@ def test_marks_stay_with_the_character_they_are_drawn_on(any_tokenizer: Tokenize
             assert at in covered
 
 
-@settings(max_examples=100, deadline=None)
 @given(text=TEXTS)
 def test_offsets_begin_and_end_without_white_space(any_tokenizer: Tokenizer, text: str) -> None:
     for _, _, start, end in pieces_of(any_tokenizer, text):
         assert text[start:end] == text[start:end].strip()
 
 
-@settings(max_examples=100, deadline=None)
 @given(first=TEXTS, second=TEXTS)
 def test_the_frame_of_a_pair_has_empty_offsets_and_each_text_keeps_its_own(
     any_tokenizer: Tokenizer, first: str, second: str
@@ -144,7 +138,6 @@ def test_the_frame_of_a_pair_has_empty_offsets_and_each_text_keeps_its_own(
     assert spans[1] == [(start, end) for _, _, start, end in pieces_of(any_tokenizer, second)]
 
 
-@settings(max_examples=100, deadline=None)
 @given(text=TEXTS)
 def test_encoding_with_and_without_offsets_gives_the_same_ids(any_tokenizer: Tokenizer, text: str) -> None:
     assert any_tokenizer.encode_ids([text])[0] == ids(any_tokenizer, text)[1:-1]
@@ -217,7 +210,6 @@ def test_folded_characters_keep_the_offsets_of_the_original(wordpiece: Tokenizer
 PLAIN = st.text(st.sampled_from("abc XYZ0129.,-'\"()!?中文国，。、！《》éßñ"), max_size=40)
 
 
-@settings(max_examples=200, deadline=None)
 @given(text=PLAIN)
 def test_folding_changes_nothing_in_text_without_such_characters(
     chinese: Tokenizer, chinese_folding: Tokenizer, text: str

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from litebert.errors import CheckpointError
@@ -145,19 +145,16 @@ def parses_or_is_refused(content: bytes) -> None:
         parse_spiece(content, "here")
 
 
-@settings(max_examples=500, deadline=None)
 @given(content=st.binary(max_size=200))
 def test_random_bytes_raise_nothing_but_our_error(content: bytes) -> None:
     parses_or_is_refused(content)
 
 
-@settings(max_examples=500, deadline=None)
 @given(at=st.integers(0, len(GOOD) - 1), byte=st.integers(0, 255))
 def test_a_changed_byte_raises_nothing_but_our_error(at: int, byte: int) -> None:
     parses_or_is_refused(GOOD[:at] + bytes([byte]) + GOOD[at + 1 :])
 
 
-@settings(max_examples=500, deadline=None)
 @given(fields=st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0, 1, 2, 3, 5]), st.binary(max_size=12))))
 def test_fields_of_any_type_raise_nothing_but_our_error(fields: list[tuple[int, int, bytes]]) -> None:
     parses_or_is_refused(b"".join(field(*one) for one in fields))
@@ -170,7 +167,6 @@ def test_no_truncated_file_is_taken_for_a_whole_one(cut: int) -> None:
         parse_spiece(GOOD[:cut], "here")
 
 
-@settings(max_examples=60, deadline=None)
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_no_truncated_trained_file_is_taken_for_a_whole_one(tokenizer: Tokenizer, share: float) -> None:
     assert tokenizer.spiece is not None
