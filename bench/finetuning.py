@@ -67,7 +67,7 @@ def ours(one: Set, options: argparse.Namespace, seed: int, rate: float, out: Pat
         task=one.task, epochs=options.epochs, batch_size=options.batch_size, length=options.length,
         learning_rate=rate, patience=0, seed=seed, columns=(), device="auto",
     )  # fmt: skip
-    from litebert.run_folder import make_console
+    from litebert.console import make_console
 
     finetune_run(config, make_console())
     seconds = time.perf_counter() - began

@@ -32,8 +32,8 @@ import torch
 
 import litebert
 from litebert.commands import finetune
+from litebert.console import make_console
 from litebert.model.sentence_head import unit
-from litebert.run_folder import make_console
 from litebert.search.index import Index
 from litebert.tasks import Similarity
 from litebert.tasks.similarity import best_threshold

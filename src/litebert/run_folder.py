@@ -24,35 +24,6 @@ if TYPE_CHECKING:
     from litebert.inference import Model
 
 INTERRUPTED = 130
-SEED_LIMIT = 1 << 32  # the loop multiplies a seed to give every step its own, and torch takes 64 bits
-
-
-def make_console() -> Console:
-    """Reports go to standard error: standard output is for results."""
-    from rich.console import Console
-
-    return Console(stderr=True, soft_wrap=True)
-
-
-@contextmanager
-def working(console: Console, what: str) -> Iterator[None]:
-    """Say what is being done while it lasts; where no line can be taken back, as in a log, it stays."""
-    if console.is_terminal:
-        with console.status(what):
-            yield
-    else:
-        console.print(what, highlight=False, markup=False)
-        yield
-
-
-def check_numbers(config: Any, *counts: str) -> None:
-    """The settings named must be 1 or more; a seed must be one that every library takes."""
-    for name in counts:
-        if getattr(config, name) < 1:
-            raise ConfigError(f"{name}={getattr(config, name)} must be at least 1")
-    seed = getattr(config, "seed", 0)
-    if not 0 <= seed < SEED_LIMIT:
-        raise ConfigError(f"seed={seed} must lie between 0 and {SEED_LIMIT - 1}")
 
 
 def load_to_teach(name: str) -> Model:

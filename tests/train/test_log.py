@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from litebert.console import progress_bar
 from litebert.errors import DataError
 from litebert.train import log as log_module
-from litebert.train.log import Curve, Event, RunLog, counting, read_events, read_metrics
+from litebert.train.log import Curve, Event, RunLog, read_events, read_metrics
 from litebert.train.loop import Step
 from tests.conftest import peer
 
@@ -322,8 +323,8 @@ def test_a_figure_that_is_no_number_is_shown_as_it_is(tmp_path: Path) -> None:
     assert read_metrics(tmp_path)["perplexity"].values == [float("inf")]
 
 
-def test_counting_shows_the_share_of_the_bytes() -> None:
+def test_a_progress_bar_shows_the_share_of_the_bytes() -> None:
     console = terminal()
-    with counting(console, "reading", total=200) as progress:
+    with progress_bar(console, "reading", total=200) as progress:
         progress.advance(progress.task_ids[0], 50)
     assert "25%" in text_of(console)

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from litebert.builtin import DEFAULT
+from litebert.console import make_console
 from litebert.errors import ConfigError, DataError
-from litebert.run_folder import make_console, refuse_overwrite
+from litebert.run_folder import refuse_overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,12 +64,12 @@ class Config:
 def run(config: Config) -> None:
     import json
 
+    from litebert.console import progress_bar
     from litebert.data.tables import Source
     from litebert.fewshot import Adapted
     from litebert.loading import load
     from litebert.tasks import TASKS, Tag
     from litebert.train.device import has_bfloat16, pick_device
-    from litebert.train.log import counting
 
     refuse_overwrite(config.out / "config.json", "a model")
     is_tag = config.task == Tag.name
@@ -81,7 +82,7 @@ def run(config: Config) -> None:
     model, console = load(config.model).to(pick_device(config.device)), make_console()
     reader = model.base if isinstance(model, Adapted) else model
     reader.bf16 = has_bfloat16(model.device)  # twice as fast on a CPU too, and no worse
-    with counting(console, "reading", len(records) + len(around)) as bar:
+    with progress_bar(console, "reading", len(records) + len(around)) as bar:
         learn = partial(_tagger, config) if is_tag else partial(_classifier, config, around, bar)
         found, told, lines = learn(model, records, lambda count: bar.advance(bar.task_ids[0], count))
     found.save(config.out)

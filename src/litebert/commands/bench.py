@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from litebert import __version__
+from litebert.checks import check_counts_and_seed
+from litebert.console import make_console
 from litebert.errors import ConfigError, require_extra
-from litebert.run_folder import check_numbers, make_console, refuse_overwrite
+from litebert.run_folder import refuse_overwrite
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -72,7 +74,7 @@ class Config:
     """Where to run."""
 
     def __post_init__(self) -> None:
-        check_numbers(self, "rounds", *(["batch_size"] if self.batch_size is not None else []))
+        check_counts_and_seed(self, "rounds", *(["batch_size"] if self.batch_size is not None else []))
         if not self.what or not self.length or min(self.length) < 8:
             raise ConfigError("give something to measure, such as infer, and lengths of 8 or more")
         if self.precision == "fp8" and "finetune" in self.what:

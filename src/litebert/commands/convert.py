@@ -23,9 +23,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from litebert.console import make_console, status
 from litebert.errors import CheckpointError, ConfigError
 from litebert.files import write_json
-from litebert.run_folder import make_console, refuse_overwrite, working, write_run
+from litebert.run_folder import refuse_overwrite, write_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -95,7 +96,7 @@ def run(config: Config) -> None:
             f"{path} is an adapted model, a head on another one; convert that one, or use litebert export"
         )
     warned: list[str] = []
-    with working(console, f"reading {path}"), _caught(warned):
+    with status(console, f"reading {path}"), _caught(warned):
         source = read_source(path)
     remarks, off = list(source.remarks), None
     if source.tokenizer is None:
@@ -109,14 +110,14 @@ def run(config: Config) -> None:
     if config.verify:
         from litebert.interop.verify import difference
 
-        with working(console, "computing hidden states with the source's framework"), _caught(warned):
+        with status(console, "computing hidden states with the source's framework"), _caught(warned):
             found = difference(source)
         off, said = (None, [found]) if isinstance(found, str) else (found, [])
         remarks += said
         if off is not None and off > LIMIT:
             raise CheckpointError(f"hidden states are off by {off:.1e} from what the source's framework gives, so "
                                   "nothing was written; please report this")  # fmt: skip
-    with working(console, f"writing {config.out}"), _caught(warned):
+    with status(console, f"writing {config.out}"), _caught(warned):
         rows = _write(config, source, remarks)
     figures = Figures(source.kind, config.to, rows, list(dict.fromkeys(remarks + warned)), off)
     write_json(config.out / "convert.json", asdict(figures))

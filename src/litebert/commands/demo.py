@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from litebert.checks import check_counts_and_seed
 from litebert.commands import evaluate, finetune, prepare, pretrain, tokenizer
+from litebert.console import make_console
 from litebert.errors import ConfigError
 from litebert.files import atomic_write
-from litebert.run_folder import INTERRUPTED, check_numbers, make_console, refuse_unwritable
+from litebert.run_folder import INTERRUPTED, refuse_unwritable
 from litebert.studies.demo import chinese as _demo_zh
 from litebert.studies.demo.data import collect_prose, split_tickets, write_questions, write_tagged
 from litebert.studies.demo.steps import COMMONEST, accuracies, ask, baselines, measured, say
@@ -59,7 +61,7 @@ class Config:
     """Decides everything random."""
 
     def __post_init__(self) -> None:
-        check_numbers(self, *OF_ENGLISH, "epochs")
+        check_counts_and_seed(self, *OF_ENGLISH, "epochs")
         for name in OF_ENGLISH:
             if self.lang != "en" and getattr(self, name) != getattr(Config, name):
                 raise ConfigError(f"{name} is for --lang en, and this is {self.lang}; leave it out")

@@ -27,9 +27,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from litebert.checks import check_counts_and_seed
 from litebert.compress.evaluation import TIMED_TOKENS
+from litebert.console import make_console
 from litebert.errors import ConfigError
-from litebert.run_folder import INTERRUPTED, check_numbers, is_finished, make_console
+from litebert.run_folder import INTERRUPTED, is_finished
 
 SPEEDS = (1.5, 2, 3)
 
@@ -90,7 +92,7 @@ class Config:
         if self.from_bert is not None and self.student is not None:
             raise ConfigError("--from-bert makes its own student; leave --student out, or give the BERT as --teacher")
         given = [name for name in ("epochs", "passes") if getattr(self, name) is not None]
-        check_numbers(self, "batch_size", *given)
+        check_counts_and_seed(self, "batch_size", *given)
         if self.learning_rate is not None and not 0 < self.learning_rate < 1:
             raise ConfigError(f"learning_rate={self.learning_rate} must lie between 0 and 1; 1e-4 is usual")
 

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Literal
 
 from litebert.builtin import SENTENCES
+from litebert.checks import check_counts_and_seed
+from litebert.console import make_console
 from litebert.errors import ConfigError, DataError
-from litebert.run_folder import check_numbers, make_console, set_answering
+from litebert.run_folder import set_answering
 
 AT_ONCE = 4096  # texts
 
@@ -45,7 +47,7 @@ class Config:
     """Where to run."""
 
     def __post_init__(self) -> None:
-        check_numbers(self, *(name for name in ("size", "batch_size") if getattr(self, name) is not None))
+        check_counts_and_seed(self, *(name for name in ("size", "batch_size") if getattr(self, name) is not None))
         if self.output != "-" and Path(self.output).suffix != ".npy":
             raise ConfigError(f"output={self.output} must end in .npy, or be - for JSON lines")
 
@@ -53,12 +55,12 @@ class Config:
 def run(config: Config) -> None:
     import numpy as np
 
+    from litebert.console import progress_bar
     from litebert.data.texts import texts_of
     from litebert.files import replacing
     from litebert.loading import load
     from litebert.search.knn import packed, shortened
     from litebert.train.device import pick_device
-    from litebert.train.log import counting
 
     model = load(config.model).to(pick_device(config.device))
     set_answering(model, config.precision)
@@ -68,7 +70,7 @@ def run(config: Config) -> None:
     if not texts:
         raise DataError(f"{config.input}: holds no text; give a file with a text per line")
     console, rows = make_console(), []
-    with counting(console, f"reading {len(texts):,} texts", len(texts)) as bar:
+    with progress_bar(console, f"reading {len(texts):,} texts", len(texts)) as bar:
         for start in range(0, len(texts), AT_ONCE):
             some = model.embed(texts[start : start + AT_ONCE], config.batch_size)
             found = packed(shortened(some, config.size), config.storage)

@@ -24,8 +24,10 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any, Literal
 
 from litebert.builtin import DEFAULT
+from litebert.checks import check_counts_and_seed
+from litebert.console import make_console
 from litebert.errors import ConfigError, DataError
-from litebert.run_folder import check_numbers, make_console, refuse_overwrite, set_answering
+from litebert.run_folder import refuse_overwrite, set_answering
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,8 +82,8 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.batch_size is not None:
-            check_numbers(self, "batch_size")
-        check_numbers(self)
+            check_counts_and_seed(self, "batch_size")
+        check_counts_and_seed(self)
         if not self.model or not (self.data or self.episodes):
             raise ConfigError("give at least one --model and one --data file")
         if self.episodes:
@@ -185,6 +187,7 @@ def run(config: Config) -> None:
 
 def evaluate(config: Config, model_name: str, data: Path, model: Model | None = None) -> Evaluation:
     """The evaluation of one model on one file as data; the model is loaded by its name where it is not given."""
+    from litebert.console import progress_bar
     from litebert.data.corpus import read_lines
     from litebert.data.tables import TABLES, Source, format_of
     from litebert.loading import load
@@ -192,7 +195,6 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
     from litebert.tasks import Mask, Similarity, TrainableTask
     from litebert.tasks.mask import hide
     from litebert.train.device import pick_device
-    from litebert.train.log import counting
 
     model = (model or load(model_name)).to(pick_device(config.device))
     set_answering(model, config.precision, config.passes, config.speed)
@@ -215,7 +217,7 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
     console = make_console()
     if not console.is_terminal:
         console.print(f"evaluating {len(records):,} examples", highlight=False)
-    with counting(console, f"evaluating {len(records):,} examples", sum(len(x.sequences) for x in examples)) as bar:
+    with progress_bar(console, f"evaluating {len(records):,} examples", sum(len(x.sequences) for x in examples)) as bar:
         scores = model.score_examples(
             task, examples, config.batch_size, lambda count: bar.advance(bar.task_ids[0], count)
         )

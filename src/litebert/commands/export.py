@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from litebert.builtin import DEFAULT
 from litebert.compress.evaluation import check_test, scores_of
+from litebert.console import make_console, status
 from litebert.errors import CheckpointError, ConfigError, require_extra
 from litebert.files import replacing, write_json
-from litebert.run_folder import make_console, refuse_overwrite, working, write_run
+from litebert.run_folder import refuse_overwrite, write_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +102,7 @@ def run(config: Config) -> None:
     from litebert.tasks import Mask, Translate
 
     console = make_console()
-    with working(console, f"loading {config.model}"):
+    with status(console, f"loading {config.model}"):
         model = load(config.model, engine="torch")
     if model.int8 is not None:
         raise ConfigError(f"{config.model} is in eight bits; export the model that it was quantized from, with --int8")
@@ -111,7 +112,7 @@ def run(config: Config) -> None:
     if isinstance(model.task, Translate) and config.give != "vectors":
         from litebert.interop.onnx_translator import export_translator
 
-        with working(console, f"writing the graphs to {config.out}, some twenty seconds"):
+        with status(console, f"writing the graphs to {config.out}, some twenty seconds"):
             figures = export_translator(config, model)
         _finish(config, model, figures)
         return
@@ -148,7 +149,7 @@ def _written(config: Config, module: Answers | Vectors, model: Model, console: C
 
     path = config.out / FILES[config.format]
     takes = "a minute or two" if config.format == "compiled" else "some ten seconds"
-    with working(console, f"writing {path}, {takes}"):
+    with status(console, f"writing {path}, {takes}"):
         if config.format == "torch":
             program = program_of(module, model.config.max_position_embeddings)
             with replacing(path) as temporary, temporary.open("wb") as file:
@@ -175,7 +176,7 @@ def _checked(config: Config, path: Path, module: Answers | Vectors, model: Model
     from litebert.inference.exported import Exported, by_session
 
     session = open_session(path) if config.format == "onnx" else None
-    with working(console, "holding it against torch"):
+    with status(console, "holding it against torch"):
         program: Any = None
         if config.format == "torch":
             program = torch.export.load(path).module()

@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Literal
 
 from litebert.builtin import DEFAULT
+from litebert.checks import check_counts_and_seed
+from litebert.console import make_console
 from litebert.errors import ConfigError
-from litebert.run_folder import INTERRUPTED, check_numbers, is_finished, make_console
+from litebert.run_folder import INTERRUPTED, is_finished
 from litebert.train.settings import Strategies
 from litebert.trainers import decoder_settings as _translating
 
@@ -138,7 +140,7 @@ class Config(Strategies, _translating.Translating, Run):
     def __post_init__(self) -> None:
         super().__post_init__()
         given = [name for name in ("epochs", "length", "last_passes") if getattr(self, name) is not None]
-        check_numbers(self, "batch_size", "seeds", *given)
+        check_counts_and_seed(self, "batch_size", "seeds", *given)
         for name in ("patience", "lora", "search"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}={getattr(self, name)} must be 0, which is off, or more")

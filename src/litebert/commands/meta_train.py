@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Literal
 
 from litebert.builtin import DEFAULT
+from litebert.checks import check_counts_and_seed
+from litebert.console import make_console
 from litebert.errors import ConfigError
 from litebert.meta.settings import MOST_STEPS, Algorithm, Distance
-from litebert.run_folder import INTERRUPTED, check_numbers, is_finished, make_console
+from litebert.run_folder import INTERRUPTED, is_finished
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +79,7 @@ class Config:
 
     def __post_init__(self) -> None:
         given = [name for name in ("length", "validate_every") if getattr(self, name) is not None]
-        check_numbers(self, "steps", "batch_size", "inner_steps", *given)
+        check_counts_and_seed(self, "steps", "batch_size", "inner_steps", *given)
         if self.inner_steps > MOST_STEPS:
             raise ConfigError(f"inner_steps={self.inner_steps} must be {MOST_STEPS} or fewer; 3 are usual")
         if not 0 < self.inner_rate < 10:

@@ -23,9 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from litebert.builtin import DEFAULT
+from litebert.checks import check_counts_and_seed
+from litebert.console import make_console
 from litebert.errors import ConfigError, DataError
 from litebert.files import replacing
-from litebert.run_folder import check_numbers, make_console, set_answering
+from litebert.run_folder import set_answering
 
 if TYPE_CHECKING:
     from litebert.data.tables import Source
@@ -64,7 +66,7 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.batch_size is not None:
-            check_numbers(self, "batch_size")
+            check_counts_and_seed(self, "batch_size")
 
 
 def run(config: Config) -> None:

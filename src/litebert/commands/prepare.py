@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from litebert import builtin
+from litebert.console import make_console
 from litebert.errors import ConfigError
-from litebert.run_folder import INTERRUPTED, make_console, refuse_overwrite, write_run
+from litebert.run_folder import INTERRUPTED, refuse_overwrite, write_run
 
 if TYPE_CHECKING:
     from rich.console import Console

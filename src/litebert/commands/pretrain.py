@@ -13,8 +13,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
+from litebert.checks import check_counts_and_seed
+from litebert.console import make_console
 from litebert.errors import ConfigError
-from litebert.run_folder import INTERRUPTED, check_numbers, make_console, refuse_other_run, refuse_overwrite
+from litebert.run_folder import INTERRUPTED, refuse_other_run, refuse_overwrite
 from litebert.train.settings import OptimizerName, Parallel, Precision, ScheduleName, Strategies
 
 
@@ -134,7 +136,7 @@ class Config(Strategies, Run):
         super().__post_init__()
         counts = ("layers", "hidden_size", "embedding_size", "micro_batch", "validate_every")
         given = [name for name in counts if getattr(self, name) is not None]
-        check_numbers(self, "steps", "batch_size", "length", "validation_rows", *given)
+        check_counts_and_seed(self, "steps", "batch_size", "length", "validation_rows", *given)
         for name in ("clip_norm", "order_weight"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name}={getattr(self, name)} must be above 0")

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Literal
 
 from litebert.builtin import DEFAULT
 from litebert.compress.evaluation import TIMED_TOKENS, check_test, examples_of, milliseconds, scores_of
+from litebert.console import make_console, status
 from litebert.errors import ConfigError
 from litebert.files import write_json
-from litebert.run_folder import make_console, refuse_overwrite, removed_unless_done, working, write_run
+from litebert.run_folder import refuse_overwrite, removed_unless_done, write_run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,7 +82,7 @@ def run(config: Config) -> None:
             "products will do), or gains nothing by them; quantize on one that does, or use --to bf16"
         )
     console = make_console()
-    with working(console, f"loading {config.model}"):
+    with status(console, f"loading {config.model}"):
         model = load(config.model, engine="torch")
     if model.int8 is not None:
         raise ConfigError(f"{config.model} is in eight bits already; give the model that it was made from")
@@ -100,14 +101,14 @@ def _made(config: Config, model: Model, examples: list[Example], console: Consol
     """Write the small model, and say what it is worth."""
     from litebert.builtin import folder_of
     from litebert.compress.quantize import loss_of, quantized
+    from litebert.console import progress_bar
     from litebert.loading import load
-    from litebert.train.log import counting
 
     learned, others = examples[::2], examples[1::2]
     title = f"making {config.to}" + (f", reading {len(examples):,} texts" if examples else "")
     if not console.is_terminal:
         console.print(title, highlight=False, markup=False)
-    with counting(console, title, len(examples) or None) as bar:
+    with progress_bar(console, title, len(examples) or None) as bar:
         advance = lambda count: bar.advance(bar.task_ids[0], count)  # noqa: E731
         if config.to == "bf16":
             model.save(config.out, half=True)
@@ -122,7 +123,7 @@ def _made(config: Config, model: Model, examples: list[Example], console: Consol
     if config.test is not None:
         metric, (was, now) = scores_of([model, small], config.test, config.columns)
         scores = was, now
-    with working(console, f"timing both on {TIMED_TOKENS} tokens"):
+    with status(console, f"timing both on {TIMED_TOKENS} tokens"):
         before, after = milliseconds([model, small])
     found = Figures((weighs[0], weighs[1]), (before, after), off, metric, scores)
     write_json(config.out / "quantize.json", asdict(found))

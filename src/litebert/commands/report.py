@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from litebert.console import make_console
 from litebert.errors import ConfigError
 from litebert.files import read_json, write_json
-from litebert.run_folder import make_console
 
 if TYPE_CHECKING:
     from litebert.measure.training_page import Run

@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from litebert.checks import check_counts_and_seed
+from litebert.console import make_console
 from litebert.errors import ConfigError
-from litebert.run_folder import INTERRUPTED, check_numbers, make_console, refuse_other_run, refuse_unwritable
+from litebert.run_folder import INTERRUPTED, refuse_other_run, refuse_unwritable
 from litebert.studies.reproduce.variants import TABLES, TableName
 from litebert.train.settings import OptimizerName, Precision
 
@@ -81,7 +83,7 @@ class Config:
     def __post_init__(self) -> None:
         maybe = ("hidden_size", "layers", "length", "batch_size", "rows")
         given = [name for name in maybe if getattr(self, name) is not None]
-        check_numbers(self, "seeds", "task_examples", "task_epochs", "shots", *given)
+        check_counts_and_seed(self, "seeds", "task_examples", "task_epochs", "shots", *given)
         if not self.tables:
             raise ConfigError(f"no table named; give some of {', '.join(TABLES)}, or none of them for all")
         if self.proxy and self.hidden_size is not None:

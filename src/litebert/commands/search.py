@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from litebert.builtin import SENTENCES
+from litebert.checks import check_counts_and_seed
+from litebert.console import make_console
 from litebert.errors import ConfigError, DataError
-from litebert.run_folder import check_numbers, make_console, refuse_unwritable, set_answering
+from litebert.run_folder import refuse_unwritable, set_answering
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,7 +64,7 @@ class Config:
     """Where to run."""
 
     def __post_init__(self) -> None:
-        check_numbers(self, "top", *(["size"] if self.size is not None else []))
+        check_counts_and_seed(self, "top", *(["size"] if self.size is not None else []))
         if not (self.add or self.query or self.input):
             raise ConfigError("nothing to do: give --add FILE, --query TEXT or --input FILE")
 
@@ -118,9 +120,9 @@ def _opened(config: Config, old: Index | None) -> tuple[Index, Model]:
 
 
 def _add(config: Config, index: Index, model: Model, texts: list[str], console: Console) -> None:
-    from litebert.train.log import counting
+    from litebert.console import progress_bar
 
-    with counting(console, f"reading {len(texts):,} texts", len(texts)) as bar:
+    with progress_bar(console, f"reading {len(texts):,} texts", len(texts)) as bar:
         index.add(model, texts, lambda count: bar.advance(bar.task_ids[0], count))
     console.print(f"{len(index):,} texts in {config.index}", highlight=False, markup=False)
     if not (config.query or config.input):

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from litebert.builtin import DEFAULT
+from litebert.checks import check_counts_and_seed
+from litebert.console import make_console
 from litebert.errors import ConfigError, require_extra
-from litebert.run_folder import check_numbers, make_console
 
 if TYPE_CHECKING:
     from litebert.serve.launch import Settings
@@ -86,8 +87,10 @@ class Config:
     """After which a classifier or a list that nobody used is forgotten."""
 
     def __post_init__(self) -> None:
-        check_numbers(self, "workers", "max_texts", "max_characters", "max_tokens", "max_requests", "queue_tokens",
-                      "batch_tokens", "max_jobs", "max_examples", "max_list")  # fmt: skip
+        check_counts_and_seed(
+            self, "workers", "max_texts", "max_characters", "max_tokens", "max_requests", "queue_tokens",
+            "batch_tokens", "max_jobs", "max_examples", "max_list",
+        )  # fmt: skip
         for name in ("max_body_mb", "timeout_s", "job_timeout_s", "job_minutes"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name}={getattr(self, name)} must be above 0")

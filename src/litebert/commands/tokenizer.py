@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from litebert import builtin
+from litebert.checks import check_counts_and_seed
+from litebert.console import make_console
 from litebert.errors import ConfigError, DataError
-from litebert.run_folder import check_numbers, make_console, refuse_overwrite, write_run
+from litebert.run_folder import refuse_overwrite, write_run
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -52,7 +54,7 @@ class Config:
     """Seed of the sample of lines when the text is large."""
 
     def __post_init__(self) -> None:
-        check_numbers(self)
+        check_counts_and_seed(self)
 
 
 def run(config: Config) -> None:
@@ -98,9 +100,9 @@ def _import(config: Config, path: Path) -> Tokenizer:
 
 
 def _train(config: Config) -> Tokenizer:
+    from litebert.console import progress_bar
     from litebert.data.corpus import Reading, find_files, read_lines, size_on_disk
     from litebert.tokenizer import train_unigram, train_wordpiece
-    from litebert.train.log import counting
 
     console = make_console()
     files = find_files(config.input)
@@ -120,7 +122,7 @@ def _train(config: Config) -> Tokenizer:
             unreadable.append(error)
             raise
 
-    with counting(console, "reading", size_on_disk(files)) as progress:
+    with progress_bar(console, "reading", size_on_disk(files)) as progress:
         try:
             return (train_wordpiece if config.kind == "wordpiece" else train_unigram)(
                 lines(progress),

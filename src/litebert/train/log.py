@@ -13,22 +13,15 @@ import math
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import MofNCompleteColumn
 from rich.text import Text
 
+from litebert.console import make_progress
 from litebert.errors import DataError
 from litebert.files import replacing
 from litebert.train.loop import Step
@@ -69,7 +62,7 @@ class RunLog:
         self._done, self._total = start, 0
         self._recent: deque[dict[str, float]] = deque(maxlen=RECENT)
         self._validated = ""
-        self._progress = _progress(console, MofNCompleteColumn())
+        self._progress = make_progress(console, MofNCompleteColumn())
         self._task = self._progress.add_task(title, total=None, completed=start)
         self._live = Live(get_renderable=self._display, console=console, refresh_per_second=4)
 
@@ -199,28 +192,6 @@ def read_events(out: Path) -> list[Event]:
     """What happened, in order; what a resumed run repeated, once."""
     lines = _lines_of(out / "metrics.jsonl")
     return list(dict.fromkeys(Event(line["step"], str(line["event"])) for line in lines if "event" in line))
-
-
-@contextmanager
-def counting(console: Console, title: str, total: int | None) -> Iterator[Progress]:
-    """A plain progress bar over bytes of files, or sequences to read; None: nobody knows how many."""
-    with _progress(console, TextColumn("{task.percentage:>3.0f}%")) as progress:
-        progress.add_task(title, total=total)
-        yield progress
-
-
-def _progress(console: Console, count: MofNCompleteColumn | TextColumn) -> Progress:
-    return Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=24),
-        count,
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-        console=console,
-        disable=not console.is_terminal,
-        speed_estimate_period=300,  # seconds: a validation in between must not make the time left jump
-    )
 
 
 def _drop_after(path: Path, start: int) -> None:

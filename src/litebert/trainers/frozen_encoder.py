@@ -9,10 +9,10 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from litebert.console import progress_bar
 from litebert.data.batches import Example, by_length, collate
 from litebert.inference import Model
 from litebert.tasks.base import states_of
-from litebert.train.log import counting
 
 STATES_LIMIT_BYTES = 8 << 30
 BATCH_SIZE = 64
@@ -32,7 +32,7 @@ def read_once(model: Model, examples: Sequence[Example], depths: Sequence[int], 
     states: list[list[Tensor]] = [[] for _ in examples]
     found: list[Tensor] = [torch.empty(0)] * len(owners)
     title = f"the encoder reads {len(examples):,} texts, once"
-    with model.answering(), counting(console, title, len(owners)) as bar:
+    with model.answering(), progress_bar(console, title, len(owners)) as bar:
         for indices in by_length([example.length for example in alone], BATCH_SIZE):
             batch = collate([alone[index] for index in indices], model.tokenizer.pad_id).to(model.device)
             rows = states_of(model.encoder, batch, depths).to("cpu", torch.bfloat16)

@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from litebert.console import progress_bar
 from litebert.data.batches import by_length
 from litebert.data.corpus import read_lines
 from litebert.errors import CheckpointError, ConfigError, DataError
@@ -23,7 +24,6 @@ from litebert.loading import load
 from litebert.measure.timing import Timing, interleaved
 from litebert.model import Albert, AlbertConfig, preset
 from litebert.train.device import has_bfloat16
-from litebert.train.log import counting
 from litebert.train.settings import Precision
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Arena:
         """A bar over them; call it after each."""
         if not self.console.is_terminal:
             self.console.print(f"measuring: {name}", highlight=False)
-        with counting(self.console, name, turns) as bar:
+        with progress_bar(self.console, name, turns) as bar:
             yield lambda: bar.advance(bar.task_ids[0])
 
 

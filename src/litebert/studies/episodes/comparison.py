@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from litebert.commands.evaluate import Config, Method
+from litebert.console import make_console, progress_bar
 from litebert.data.episodes import Episode, Shape, Stored, check_disjoint, draw, usable
 from litebert.data.tables import Source
 from litebert.errors import ConfigError
@@ -29,10 +30,9 @@ from litebert.measure.intervals import mean_difference, mean_of, spread_of
 from litebert.measure.score_plots import Score
 from litebert.meta.learner import Learner
 from litebert.meta.tables import Table, meta_of, practised_on
-from litebert.run_folder import make_console, set_answering
+from litebert.run_folder import set_answering
 from litebert.studies.episodes.methods import FROM_VECTORS, METHODS, WITHOUT_A_MODEL, Learned
 from litebert.train.device import pick_device
-from litebert.train.log import counting
 
 SHAPE = Shape(shot=(1, 1), queries=15, episodes=600)
 """What is drawn where nothing else is said."""
@@ -72,7 +72,7 @@ def run_episodes(config: Config) -> None:
     methods = [method for method in METHODS if method in config.methods]
     count = sum(len(stored.episodes) for _, stored in folds)
     groups: dict[Shape, list[list[Outcome]]] = {}
-    with counting(console, f"{count:,} episodes", count * len(models) * len(methods)) as bar:
+    with progress_bar(console, f"{count:,} episodes", count * len(models) * len(methods)) as bar:
         for table, stored in folds:
             found = compare(table, stored.episodes, models, methods, lambda count: bar.advance(bar.task_ids[0], count))
             # five examples tell more than one: what has other shots is never averaged
