@@ -38,7 +38,7 @@ import torch
 import litebert
 from litebert.builtin import folder_of
 from litebert.compress.quantize import quantized
-from litebert.data.batches import Example, by_length, pad
+from litebert.data.batches import Example, batches_by_length, pad
 from litebert.data.corpus import read_lines
 from litebert.inference import Model
 from litebert.inference.exported import by_session
@@ -222,7 +222,7 @@ def measured(contenders: dict[str, Answer], texts: list[str], rounds: int, cold:
 def throughput(contenders: dict[str, Answer], model: Model, texts: list[str], rounds: int) -> None:
     """Texts per second of everybody, in turns."""
     lengths = [len(one.ids) for one in model.tokenizer.encode(texts, max_length=model.max_length)]
-    groups = [[texts[i] for i in group] for group in by_length(lengths, BATCH)]
+    groups = [[texts[i] for i in group] for group in batches_by_length(lengths, BATCH)]
     seconds: dict[str, list[float]] = {who: [] for who in contenders}
     for _ in range(rounds):
         for who, answer in contenders.items():

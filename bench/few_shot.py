@@ -37,7 +37,7 @@ from sklearn.pipeline import make_pipeline
 
 import litebert
 from litebert.builtin import folder_of
-from litebert.data.tables import Source
+from litebert.data.tables import TableOptions
 from litebert.fewshot import Adapted, tuned
 from litebert.fewshot.adapt import given_as
 from litebert.fewshot.contrastive import TunedTier
@@ -88,7 +88,7 @@ def read(folder: Path) -> tuple[list[Text], list[str]]:
 
 
 def read_table(path: Path) -> tuple[list[Text], list[str]]:
-    records = Classify.read(path, Source())
+    records = Classify.read(path, TableOptions())
     return [given_as(record) for record in records], [str(record.label) for record in records]
 
 

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 
 from litebert.commands import finetune
-from litebert.data.batches import IGNORED
+from litebert.data.batches import IGNORE_INDEX
 from litebert.tasks import TASKS
 from litebert.trainers.finetuning import finetune as finetune_run
 
@@ -137,7 +137,7 @@ def _tagged(task: Any, records: Sequence[Any], tokenizer: Any, length: int) -> l
     for number, record in enumerate(records):
         tags, before, labels = _tags(task, record), None, []
         for word in encoded.word_ids(number):
-            labels.append(IGNORED if word is None or word == before else tags[word])
+            labels.append(IGNORE_INDEX if word is None or word == before else tags[word])
             before = word
         rows.append({**{name: encoded[name][number] for name in encoded}, "labels": labels})
     return rows
@@ -162,7 +162,7 @@ def _score(task: Any, one: Set, valid: Sequence[Any], predictions: Any, labels: 
 
         right = both = 0
         for row, truth in zip(predictions, labels, strict=True):
-            words = truth != IGNORED
+            words = truth != IGNORE_INDEX
             given, true = (set(ranges_of([task.tags[n] for n in some[words]])) for some in (row.argmax(-1), truth))
             right, both = right + len(given & true), both + len(given) + len(true)
         return 2 * right / max(1, both)

@@ -26,10 +26,10 @@ import torch
 
 from litebert.inference import Model
 from litebert.model import Albert, AlbertConfig, pretraining_heads
-from litebert.serve.app import build
+from litebert.serve.app import build_app
 from litebert.serve.launch import listen
 from litebert.serve.limits import Limits
-from litebert.serve.middleware import Access
+from litebert.serve.middleware import AccessControl
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service
 from litebert.tasks import Answer, Choose, Classify, Mask, Multilabel, Regress, Tag
@@ -255,7 +255,7 @@ async def run(arguments: argparse.Namespace, registry: Registry) -> bool:
     from litebert.serve.server import Server
 
     limits = Limits(jobs=16, timeout_s=20, body_bytes=200_000, requests=64)
-    gate = build(lambda: Service(registry, limits), limits, Access(hosts=("localhost",)))
+    gate = build_app(lambda: Service(registry, limits), limits, AccessControl(hosts=("localhost",)))
     server = Server(uvicorn.Config(gate, log_config=None, access_log=False, lifespan="on"), gate, 0.0)
     listening = listen("127.0.0.1", 0)
     serving = asyncio.ensure_future(server._serve([listening]))

@@ -22,17 +22,17 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from litebert.data.masking import Kind, Masking
-from litebert.data.prefetch import Prefetch
-from litebert.data.pretraining import PretrainingBatch, PretrainingData, Stage
-from litebert.data.shards import DOCUMENT_START, SENTENCE_START, WORD_START, Shards, Stream
+from litebert.data.masking import Masking, MaskUnit
+from litebert.data.prefetch import Prefetcher
+from litebert.data.pretraining import PretrainingBatch, PretrainingData, TrainingStage
+from litebert.data.shards import DOCUMENT_START, SENTENCE_START, WORD_START, Shards, TokenStream
 from litebert.tokenizer import Tokenizer, train_unigram
 
 SYNTHETIC_TOKENS, SHARDS = 8_000_000, 4
 TEXT = ["The ferry left late, so the passengers shared their sandwiches; 0 1 2 3 4 5 6 7 8 9!"] * 20
 
 
-def synthetic() -> tuple[Stream, Tokenizer]:
+def synthetic() -> tuple[TokenStream, Tokenizer]:
     rng = np.random.default_rng(0)
     tokenizer = train_unigram(TEXT, 64)
     size = SYNTHETIC_TOKENS // SHARDS
@@ -43,7 +43,7 @@ def synthetic() -> tuple[Stream, Tokenizer]:
         document[0] = sentence[0] = word[0] = True
         ids.append(rng.integers(10, 30_000, size, dtype=np.uint16))
         bits.append((document * DOCUMENT_START + sentence * SENTENCE_START + word * WORD_START).astype(np.uint8))
-    return Stream(ids, bits), tokenizer
+    return TokenStream(ids, bits), tokenizer
 
 
 def tokens_per_second(make: Callable[[int], PretrainingBatch], first: int, steps: int) -> float:
@@ -73,26 +73,26 @@ def main() -> None:
     else:
         shards = Shards(flags.data)
         stream, tokenizer = shards.training, shards.tokenizer
-    stages = [Stage(0, flags.batch_size, flags.length)]
+    stages = [TrainingStage(0, flags.batch_size, flags.length)]
     contenders: dict[tuple[str, str], Callable[[int], PretrainingBatch]] = {}
-    for kind in get_args(Kind):
+    for kind in get_args(MaskUnit):
         data = PretrainingData(stream, tokenizer, stages, seed=0, masking=Masking(kind=kind))
         contenders[kind, "alone"] = data.batch
-        contenders[kind, "threads"] = Prefetch(data.batch, flags.workers, ahead=2 * flags.workers)
+        contenders[kind, "threads"] = Prefetcher(data.batch, flags.workers, ahead=2 * flags.workers)
     for make in contenders.values():
         make(0)
     found: dict[tuple[str, str], list[float]] = {name: [] for name in contenders}
     for number in range(flags.rounds):
         for name, make in contenders.items():
             found[name].append(tokens_per_second(make, 1 + number * flags.steps, flags.steps))
-            if isinstance(make, Prefetch):
+            if isinstance(make, Prefetcher):
                 make.forget()  # or it would begin the next round with batches made during the others'
     for make in contenders.values():
-        if isinstance(make, Prefetch):
+        if isinstance(make, Prefetcher):
             make.close()
     source = flags.data or f"{SYNTHETIC_TOKENS:,} synthetic tokens"
     table = Table("mask", "one thread, M tokens/s", f"{flags.workers} threads, M tokens/s", title=str(source))
-    for kind in get_args(Kind):
+    for kind in get_args(MaskUnit):
         medians = [statistics.median(found[kind, way]) / 1e6 for way in ("alone", "threads")]
         table.add_row(kind, *(f"{median:.2f}" for median in medians))
     console = Console()

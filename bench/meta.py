@@ -24,8 +24,8 @@ from rich.console import Console
 
 import litebert
 from litebert.commands import meta_train
-from litebert.data.episodes import Shape, draw, usable
-from litebert.data.tables import Source
+from litebert.data.episodes import EpisodeShape, classes_with_enough_rows, draw_episode
+from litebert.data.tables import TableOptions
 from litebert.meta.settings import Algorithm
 from litebert.meta.tables import Table
 from litebert.run_folder import set_precision
@@ -65,12 +65,12 @@ def of_fold(options: argparse.Namespace, fold: int, out: Path) -> dict[int, list
     models = {FROZEN: loaded(options.model, options.device)}
     for algorithm in options.algorithms:
         models[algorithm] = meta_trained(options, folder, algorithm, out / f"{folder.name}-{algorithm}")
-    table = Table.read(folder / "test.jsonl", Source(), "")
+    table = Table.read(folder / "test.jsonl", TableOptions(), "")
     found = {}
     for shots in (1, 5):
-        shape = Shape((5, 5), (shots, shots), 15, options.test_episodes)
-        pool = usable(table.pool, shape, str(table.path))
-        episodes = [draw(pool, shape, options.seed, number) for number in range(shape.episodes)]
+        shape = EpisodeShape((5, 5), (shots, shots), 15, options.test_episodes)
+        pool = classes_with_enough_rows(table.pool, shape, str(table.path))
+        episodes = [draw_episode(pool, shape, options.seed, number) for number in range(shape.episodes)]
         found[shots] = compare(table, episodes, models, options.methods)
     return found
 

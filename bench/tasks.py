@@ -108,14 +108,14 @@ def forgetful(model: str, out: Path) -> Path:
 
 
 def bag_of_words(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    from litebert.data.tables import Source
+    from litebert.data.tables import TableOptions
     from litebert.measure.baselines import bag_of_words as fit
     from litebert.tasks import TASKS
     from litebert.trainers.finetuning_plan import split
 
     settings = settings_of(name, options.tasks)
     task: Any = TASKS[settings["task"]]
-    source = Source.of(settings.get("columns", ()), True)
+    source = TableOptions.of(settings.get("columns", ()), True)
     train = task.read(settings["train"], source)
     test = task.read(settings["test"], source) if "test" in settings else None
     if test is None:

@@ -23,8 +23,8 @@ from torch import Tensor
 
 import litebert
 from litebert.data.batches import Batch, pad
-from litebert.data.hashing import key_of
-from litebert.data.masking import Kind, Masking, choose
+from litebert.data.hashing import derive_key
+from litebert.data.masking import Masking, MaskUnit, select_tokens
 from litebert.fewshot.adapt import adapt as adapt_instantly
 from litebert.inference import Model
 from litebert.measure.baselines import bag_of_words
@@ -124,17 +124,21 @@ def is_right(orders: np.ndarray) -> np.ndarray:
     return np.stack([orders[..., 0] > 0.5, orders[..., 1] <= 0.5], axis=-1)
 
 
-def hidden_in(texts: Sequence[str], kind: Kind, seed: int, rate: float) -> tuple[Batch, np.ndarray, np.ndarray]:
+def hidden_in(texts: Sequence[str], kind: MaskUnit, seed: int, rate: float) -> tuple[Batch, np.ndarray, np.ndarray]:
     """The texts, which of their tokens are hidden, and which begin a word; both (B, L)."""
     tokenizer = built_in().tokenizer
     batch = batch_of(texts)
     ids = batch.input_ids.numpy()
     begins = np.array([token.startswith("▁") or not token[:1].isalnum() for token in tokenizer.vocabulary()])[ids]
     allowed = ~np.isin(ids, [tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id])
-    return batch, choose(Masking(kind, rate), allowed, begins, key_of(seed, "figure"), np.arange(len(ids))), begins
+    return (
+        batch,
+        select_tokens(Masking(kind, rate), allowed, begins, derive_key(seed, "figure"), np.arange(len(ids))),
+        begins,
+    )
 
 
-def run_lengths(kind: Kind, rate: float, seeds: int) -> Counter[int]:
+def run_lengths(kind: MaskUnit, rate: float, seeds: int) -> Counter[int]:
     """How often so many neighbouring words are hidden."""
     found: Counter[int] = Counter()
     for seed in range(seeds):
@@ -147,7 +151,7 @@ def run_lengths(kind: Kind, rate: float, seeds: int) -> Counter[int]:
 
 
 @torch.no_grad()
-def found_after(depths: Sequence[int], kind: Kind, seeds: int) -> tuple[np.ndarray, int]:
+def found_after(depths: Sequence[int], kind: MaskUnit, seeds: int) -> tuple[np.ndarray, int]:
     """The share of hidden tokens that the built-in model finds after each of these passes, and how many there were."""
     model, right, hidden = built_in(), np.zeros(len(depths)), 0
     head: Any = model.albert.heads["mlm"]

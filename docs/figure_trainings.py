@@ -20,8 +20,8 @@ from torch import Tensor
 import litebert
 from litebert.cli import main as command
 from litebert.data.batches import Batch, Example, collate
-from litebert.data.hashing import key_of
-from litebert.data.masking import Masking, choose
+from litebert.data.hashing import derive_key
+from litebert.data.masking import Masking, select_tokens
 from litebert.inference import Model
 from litebert.inference.early_exit import quarters
 from litebert.model import Albert, AlbertConfig, pretraining_heads
@@ -104,7 +104,9 @@ class TinyTraining:
         batch = collate(examples, self.tokenizer.pad_id)
         special = [self.tokenizer.cls_id, self.tokenizer.sep_id, self.tokenizer.pad_id]
         allowed = ~np.isin(batch.input_ids.numpy(), special)
-        chosen = choose(Masking("token", 0.2), allowed, allowed, key_of(seed, "tiny"), np.arange(len(allowed)))
+        chosen = select_tokens(
+            Masking("token", 0.2), allowed, allowed, derive_key(seed, "tiny"), np.arange(len(allowed))
+        )
         return batch, torch.from_numpy(chosen)
 
     def _loss(self, albert: Albert, batch: Batch, places: Tensor) -> Tensor:

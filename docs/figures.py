@@ -51,7 +51,7 @@ from figure_parts import (
 from figure_trainings import TinyTraining, elastic_scores
 from matplotlib import rc_context
 
-from litebert.data.masking import Kind, Masking
+from litebert.data.masking import Masking, MaskUnit
 from litebert.inference.early_exit import measured_exits
 from litebert.train.settings import OptimizerName
 
@@ -141,7 +141,7 @@ def sentence_order() -> Drawn:
 
 def ngram_masking() -> Drawn:
     """A sentence hidden in three ways, how long hidden runs are, and how many tokens are found."""
-    kinds: tuple[Kind, ...] = ("token", "word", "ngram")
+    kinds: tuple[MaskUnit, ...] = ("token", "word", "ngram")
     figure, (top, left, right) = panels(3.9, 1.15, 1, above=1.2)
     for row, kind in enumerate(kinds):
         batch, hidden, _ = hidden_in([EXAMPLE], kind, EXAMPLE_SEED, 0.3)

@@ -12,7 +12,7 @@ import pytest
 
 from litebert import files
 from litebert.errors import CheckpointError, DataError
-from litebert.files import atomic_write, locked, read_json, read_limited, replacing, write_json
+from litebert.files import atomic_path, atomic_write, file_lock, read_json, read_limited, write_json
 
 
 def names(folder: Path) -> list[str]:
@@ -22,7 +22,7 @@ def names(folder: Path) -> list[str]:
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_a_block_that_fails_leaves_the_former_file(tmp_path: Path, error: type[BaseException]) -> None:
     def write() -> None:
-        with replacing(tmp_path / "a.txt") as temporary:
+        with atomic_path(tmp_path / "a.txt") as temporary:
             temporary.write_text("half of the n")
             raise error
 
@@ -35,7 +35,7 @@ def test_a_block_that_fails_leaves_the_former_file(tmp_path: Path, error: type[B
 
 def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path: Path) -> None:
     def write() -> None:
-        with replacing(tmp_path / "a.txt"):
+        with atomic_path(tmp_path / "a.txt"):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(DataError, match=r"a\.txt: cannot be written \(No space left on device\); check free space"):
@@ -73,7 +73,7 @@ def test_what_is_not_a_json_object_is_refused_by_name(tmp_path: Path, content: s
 
 
 def test_a_file_over_the_limit_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "FILE_LIMIT_BYTES", 3)
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", 3)
     (tmp_path / "a.json").write_text("1234")
     with pytest.raises(CheckpointError, match=r"a\.json: 4 bytes is over the limit of 3"):
         read_limited(tmp_path / "a.json")
@@ -119,6 +119,6 @@ def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(files.fcntl, "flock", refuse)
     with (
         pytest.raises(DataError, match=r"a\.lock: cannot be locked \(No locks available\).*another disk"),
-        locked(tmp_path / "a.lock"),
+        file_lock(tmp_path / "a.lock"),
     ):
         raise AssertionError("came in")

@@ -21,7 +21,7 @@ from rich.progress import track
 
 import litebert
 from litebert.data.masking import Masking
-from litebert.data.pretraining import PretrainingData, Stage
+from litebert.data.pretraining import PretrainingData, TrainingStage
 from litebert.data.shards import DOCUMENT_START, SENTENCE_START, Shards
 from litebert.tasks.pretraining import PretrainingObjective
 from litebert.train.device import has_bfloat16, pick_device
@@ -59,7 +59,7 @@ def figures(
     model: litebert.Model, shards: Shards, length: int, tokens: int, masking: Masking
 ) -> tuple[float, float, int]:
     rows = max(1, TOKENS // length)
-    data = PretrainingData(shards.held_out, shards.tokenizer, [Stage(0, rows, length)], seed=1, masking=masking)
+    data = PretrainingData(shards.held_out, shards.tokenizer, [TrainingStage(0, rows, length)], seed=1, masking=masking)
     objective, one = PretrainingObjective(model.albert.eval()), torch.ones((), device=model.device)
     steps = -(-min(tokens, shards.held_out.tokens) // (rows * length))
     right, masked, ordered, pairs = 0.0, 0, 0.0, 0

@@ -22,8 +22,8 @@ from litebert.errors import CheckpointError, ConfigError, DataError, require_ext
 if sys.platform != "win32":
     import fcntl
 
-FILE_LIMIT_BYTES = 256 << 20
-HASHES = "sha256.json"
+MAX_FILE_BYTES = 256 << 20
+HASH_FILE = "sha256.json"
 """Of files in the same folder, by name."""
 
 
@@ -31,9 +31,9 @@ def read_limited(path: Path) -> bytes:
     """Read a small file, refusing one so large that it can only be a mistake or an attack."""
     try:
         size = path.stat().st_size
-        if size > FILE_LIMIT_BYTES:
+        if size > MAX_FILE_BYTES:
             raise CheckpointError(
-                f"{path}: {size:,} bytes is over the limit of {FILE_LIMIT_BYTES:,} for such a file; "
+                f"{path}: {size:,} bytes is over the limit of {MAX_FILE_BYTES:,} for such a file; "
                 "it is not what its name says"
             )
         return path.read_bytes()
@@ -68,7 +68,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not TOML ({error}); write lines such as: steps = 1000") from error
 
 
-def sha256_of(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -78,40 +78,40 @@ def sha256_of(path: Path) -> str:
 
 def check_hashes(folder: Path) -> None:
     """That files are what they were when they were saved, as far as a `sha256.json` beside them says."""
-    if not (folder / HASHES).is_file():
+    if not (folder / HASH_FILE).is_file():
         return
-    for name, known in read_json(folder / HASHES).items():
+    for name, known in read_json(folder / HASH_FILE).items():
         path = folder / name
-        if path.parent != folder or not path.is_file() or sha256_of(path) != known:
+        if path.parent != folder or not path.is_file() or file_sha256(path) != known:
             raise CheckpointError(
-                f"{path}: is not the file that {HASHES} beside it speaks of; it is damaged, or somebody changed it: "
-                f"copy the folder again, or delete {HASHES} if the change was yours"
+                f"{path}: is not the file that {HASH_FILE} beside it speaks of; it is damaged, or somebody changed it: "
+                f"copy the folder again, or delete {HASH_FILE} if the change was yours"
             )
 
 
-def unchecked_weights(folder: Path) -> list[str]:
+def unhashed_weights(folder: Path) -> list[str]:
     """Those of which `check_hashes` knows nothing."""
-    known = read_json(folder / HASHES) if (folder / HASHES).is_file() else {}
+    known = read_json(folder / HASH_FILE) if (folder / HASH_FILE).is_file() else {}
     return sorted(path.name for path in folder.glob("*.safetensors") if path.name not in known)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path) -> Iterator[Path]:
     """Give a temporary path beside `path`; when the block ends well it is flushed to disk and takes the name."""
     path = path.resolve()  # what a link points to is replaced, not the link
     if path.exists() and not path.is_file():
         if path.is_dir():
             raise DataError(f"{path}: is a folder; give the name of a file to write")
-        with _naming(path):
+        with _named_os_errors(path):
             yield path  # a pipe or a device: nothing to replace
         return
-    with _naming(path):
+    with _named_os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         os.close(handle)
     temporary = Path(name)
     try:
-        with _naming(path):
+        with _named_os_errors(path):
             yield temporary
             with temporary.open("rb+") as file:
                 os.fsync(file.fileno())
@@ -128,12 +128,12 @@ def _umask() -> int:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def file_lock(path: Path) -> Iterator[None]:
     """Be alone with what a file stands for; who is there already is waited for. Windows has no such lock: there, none.
 
     The file stays: somebody may wait for it.
     """
-    with _naming(path):
+    with _named_os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("ab")
     with file:
@@ -150,7 +150,7 @@ def locked(path: Path) -> Iterator[None]:
 
 def atomic_write(path: Path, content: str | bytes) -> None:
     """Write a whole file or leave what was there."""
-    with replacing(path) as temporary:
+    with atomic_path(path) as temporary:
         temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
 
 
@@ -159,7 +159,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _named_os_errors(path: Path) -> Iterator[None]:
     """Turn the system's complaint about a file into ours, with its name in it."""
     try:
         yield
@@ -167,7 +167,7 @@ def _naming(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be written ({error.strerror}); check free space and permissions") from error
 
 
-DAMAGE = (OSError, EOFError, lzma.LZMAError, zlib.error)
+DECOMPRESSION_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error)
 """What reading a damaged, truncated or mislabelled compressed file raises."""
 
 
@@ -183,4 +183,4 @@ def decompressed(file: BinaryIO, suffix: str) -> BinaryIO:
     return cast(BinaryIO, lzma.open(file, "rb")) if suffix == ".xz" else file
 
 
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")

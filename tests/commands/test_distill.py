@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from litebert.commands.distill import SPEEDS
-from litebert.files import read_json, sha256_of
+from litebert.files import file_sha256, read_json
 from litebert.loading import load
 from tests.commands.conftest import UNUSUAL, Flow, litebert, make_examples, write_csv
 
@@ -21,7 +21,7 @@ QUICK = ("--epochs", 2, "--device", "cpu", "--passes", 1)
 
 
 def weights(folder: Path) -> str:
-    return sha256_of(folder / "model.safetensors")
+    return file_sha256(folder / "model.safetensors")
 
 
 @pytest.fixture(scope="module")

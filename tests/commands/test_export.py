@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 import torch
 
-from litebert.files import sha256_of
+from litebert.files import file_sha256
 from litebert.interop.onnx import Answers
 from litebert.loading import load
 from tests.commands.conftest import Flow, litebert, make_examples, write_csv
@@ -128,10 +128,10 @@ def test_mistakes_are_told_and_nothing_is_written(
         assert litebert("export", *flags, "--out", tmp_path / "out") == 2
         assert said in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
-    before = sha256_of(flow.classifier / "config.json")
+    before = file_sha256(flow.classifier / "config.json")
     assert litebert("export", "--model", flow.classifier, "--out", flow.classifier) == 2
     assert "already holds a model (config.json)" in capsys.readouterr().err
-    assert sha256_of(flow.classifier / "config.json") == before
+    assert file_sha256(flow.classifier / "config.json") == before
 
 
 def test_a_graph_that_is_wrong_is_not_kept(

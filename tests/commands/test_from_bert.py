@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from litebert.compress.teachers import bert_of, other_teacher
-from litebert.files import read_json, sha256_of
+from litebert.files import file_sha256, read_json
 from litebert.loading import load
 from tests.commands.conftest import Flow, litebert, write_csv
 from tests.interop.berts import WORDS, make_bert
@@ -98,7 +98,7 @@ def test_every_setting_changes_what_is_made(
 ) -> None:
     given = ("--from-bert", sentences, "--data", data, "--out", tmp_path / "out", "--epochs", 1, *QUICK, *flags)
     assert litebert("distill", *given) == 0
-    assert sha256_of(tmp_path / "out" / "model.safetensors") != sha256_of(albert / "model.safetensors")
+    assert file_sha256(tmp_path / "out" / "model.safetensors") != file_sha256(albert / "model.safetensors")
     name = {"--passes": "num_hidden_layers", "--embedding-size": "embedding_size"}[str(flags[0])]
     assert getattr(load(tmp_path / "out").config, name) == flags[1]
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import litebert as package
-from litebert.data.episodes import Stored
+from litebert.data.episodes import EpisodeFile
 from litebert.files import read_json
 from litebert.meta.settings import Algorithm
 from litebert.tokenizer import Tokenizer
@@ -41,7 +41,7 @@ def trained(start: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -
 def labels_of(data: Path, episodes: Path) -> set[str]:
     """The classes that episodes ask about."""
     labels = [line.rpartition(",")[2] for line in data.read_text(encoding="utf-8").splitlines()[1:]]
-    return {labels[row] for episode in Stored.read(episodes).episodes for rows in episode.rows() for row in rows}
+    return {labels[row] for episode in EpisodeFile.read(episodes).episodes for rows in episode.rows() for row in rows}
 
 
 def test_the_result_is_a_model_like_any_other(trained: Path, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_columns_and_bad_rows_are_as_everywhere(
     assert "no text in column 'text'" in capsys.readouterr().err
     assert litebert(*given, "--skip-bad") == 0
     assert "1 rows left out" in capsys.readouterr().err
-    assert Stored.read(tmp_path / "out" / "test.jsonl").columns == ("text=said", "label=kind")
+    assert EpisodeFile.read(tmp_path / "out" / "test.jsonl").columns == ("text=said", "label=kind")
 
 
 @pytest.mark.parametrize(

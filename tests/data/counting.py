@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from litebert.data.pretraining import PretrainingBatch, PretrainingData, Stage
-from litebert.data.shards import DOCUMENT_START, SENTENCE_START, WORD_START, Stream
+from litebert.data.pretraining import PretrainingBatch, PretrainingData, TrainingStage
+from litebert.data.shards import DOCUMENT_START, SENTENCE_START, WORD_START, TokenStream
 from litebert.tokenizer import Tokenizer
 
 FIRST = 1000  # the id of the first token; all real ids of the tests' tokenizer lie below
@@ -23,7 +23,7 @@ Documents = Sequence[Sequence[int]]
 class Corpus:
     """Documents laid end to end, and what is known about each place."""
 
-    stream: Stream
+    stream: TokenStream
     document: np.ndarray
     """(N,) the number of the document."""
     opens: np.ndarray
@@ -36,7 +36,7 @@ class Corpus:
         return len(self.document)
 
     def data(self, tokenizer: Tokenizer, batch_size: int = 8, length: int = 64, **how: Any) -> PretrainingData:
-        stages = how.pop("stages", [Stage(0, batch_size, length)])
+        stages = how.pop("stages", [TrainingStage(0, batch_size, length)])
         return PretrainingData(self.stream, tokenizer, stages, **({"seed": 0} | how))
 
 
@@ -55,7 +55,7 @@ def corpus_of(documents: Documents, *, shard_documents: int = 10**9, word_tokens
     ids = [np.arange(end - len(shard), end, dtype=np.uint32) + FIRST for end, shard in zip(ends, shards, strict=True)]
     whole = np.concatenate(shards)
     return Corpus(
-        Stream(ids, shards),
+        TokenStream(ids, shards),
         np.cumsum(whole & DOCUMENT_START != 0) - 1,
         np.append(whole & SENTENCE_START != 0, True),
         np.cumsum(whole & WORD_START != 0) - 1,

@@ -10,7 +10,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from litebert.data.batches import IGNORED, Batch, Example, by_length, collate, epoch_batches, pad, steps_per_epoch
+from litebert.data.batches import (
+    IGNORE_INDEX,
+    Batch,
+    Example,
+    batches_by_length,
+    collate,
+    epoch_batches,
+    pad,
+    steps_per_epoch,
+)
 from litebert.data.windows import Window
 from litebert.tokenizer import Tokenizer
 
@@ -76,7 +85,7 @@ def test_batches_of_similar_length_pad_a_fraction_of_what_chance_does(seed: int)
 
 @given(lengths=st.lists(st.integers(1, 20), max_size=40), batch_size=st.integers(1, 10))
 def test_by_length_takes_every_index_once_longest_first(lengths: list[int], batch_size: int) -> None:
-    batches = by_length(lengths, batch_size)
+    batches = batches_by_length(lengths, batch_size)
     flat = [index for batch in batches for index in batch]
     assert sorted(flat) == list(range(len(lengths)))
     assert [lengths[i] for i in flat] == sorted(lengths, reverse=True)
@@ -85,7 +94,7 @@ def test_by_length_takes_every_index_once_longest_first(lengths: list[int], batc
 
 @given(lengths=st.lists(st.integers(1, 20), max_size=40), tokens=st.integers(1, 60))
 def test_without_a_batch_size_as_many_go_together_as_make_so_many_tokens(lengths: list[int], tokens: int) -> None:
-    batches = by_length(lengths, None, tokens)
+    batches = batches_by_length(lengths, None, tokens)
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     for number, batch in enumerate(batches):
         longest = lengths[batch[0]]
@@ -95,8 +104,8 @@ def test_without_a_batch_size_as_many_go_together_as_make_so_many_tokens(lengths
 
 def test_one_long_text_does_not_pad_many_short_ones() -> None:
     lengths = [10] * 20 + [100] + [9, 7, 6]
-    assert by_length(lengths, 32, alike=2 / 3) == [[20], [*range(20), 21, 22], [23]]
-    assert by_length(lengths, 32) == [[20, *range(20), 21, 22, 23]]
+    assert batches_by_length(lengths, 32, alike=2 / 3) == [[20], [*range(20), 21, 22], [23]]
+    assert batches_by_length(lengths, 32) == [[20, *range(20), 21, 22, 23]]
 
 
 def test_padding_reaches_to_the_longest_and_what_is_real_is_marked(tokenizer: Tokenizer) -> None:
@@ -153,8 +162,8 @@ def test_targets_per_token_are_padded_with_what_no_loss_looks_at() -> None:
     examples = [Example([sequence(len(target))], target, by_token=True) for target in ([4, 5, 6], range(5))]
     targets = collate(examples, pad_id=0).targets
     assert targets is not None
-    assert targets.tolist() == [[4, 5, 6, IGNORED, IGNORED], [0, 1, 2, 3, 4]]
-    assert torch.nn.functional.cross_entropy(torch.randn(2, 7), torch.tensor([IGNORED, IGNORED])).isnan()
+    assert targets.tolist() == [[4, 5, 6, IGNORE_INDEX, IGNORE_INDEX], [0, 1, 2, 3, 4]]
+    assert torch.nn.functional.cross_entropy(torch.randn(2, 7), torch.tensor([IGNORE_INDEX, IGNORE_INDEX])).isnan()
 
 
 @pytest.mark.parametrize(("lengths", "columns"), [((3, 5), 8), ((8, 8), 8), ((9, 2), 20)])
@@ -168,7 +177,7 @@ def test_a_batch_can_be_given_more_columns(lengths: tuple[int, int], columns: in
     assert torch.equal(wide.lengths, plain.lengths)
     assert torch.equal(wide.input_ids[wide.real], plain.input_ids[plain.real])
     assert torch.equal(wide.targets[wide.real], plain.targets[plain.real])
-    assert (wide.targets[~wide.real] == IGNORED).all()
+    assert (wide.targets[~wide.real] == IGNORE_INDEX).all()
 
 
 def test_a_batch_in_which_an_example_has_no_target_has_none() -> None:

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from litebert.data import corpus
 from litebert.data.corpus import (
-    LINE_LIMIT_BYTES,
-    Reading,
+    MAX_LINE_BYTES,
+    ReadOptions,
     detect_encoding,
     find_files,
     read_documents,
     read_lines,
-    size_on_disk,
+    total_size,
 )
 from litebert.errors import ConfigError, DataError
 from tests.conftest import PROSE, peer
@@ -75,8 +75,8 @@ def test_advance_hears_of_every_byte_on_disk(tmp_path: Path, suffix: str) -> Non
     content = "\n\n".join(PROSE).encode()
     path = write(tmp_path / f"a.txt{suffix}", COMPRESSORS[suffix](content) if suffix else content)
     heard: list[int] = []
-    list(read_documents([path, path], Reading(advance=heard.append)))
-    assert sum(heard) == size_on_disk([path, path]) == 2 * path.stat().st_size
+    list(read_documents([path, path], ReadOptions(advance=heard.append)))
+    assert sum(heard) == total_size([path, path]) == 2 * path.stat().st_size
 
 
 @given(documents=st.lists(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\x00"), min_size=1))))
@@ -90,7 +90,7 @@ def test_no_line_is_lost(tmp_path_factory: pytest.TempPathFactory, documents: li
 
 
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", b"fine\n" + b"x" * (LINE_LIMIT_BYTES + 1))
+    path = write(tmp_path / "a.txt", b"fine\n" + b"x" * (MAX_LINE_BYTES + 1))
     with pytest.raises(DataError, match=r"a\.txt, line 2: longer than 16 MiB; put one sentence or paragraph on a line"):
         list(read_lines([path]))
 
@@ -116,9 +116,9 @@ def test_an_empty_file_among_others_is_no_mistake(tmp_path: Path) -> None:
 
 def test_a_missing_file_and_a_folder_are_found_before_reading(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nope\.txt: no such file; give text files"):
-        size_on_disk([tmp_path / "nope.txt"])
+        total_size([tmp_path / "nope.txt"])
     with pytest.raises(DataError, match="is a folder; give text files"):
-        size_on_disk([tmp_path])
+        total_size([tmp_path])
 
 
 # --- tables, folders, globs -------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_a_record_of_parquet_is_a_document(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     parquet.write_table(arrow.table({"body": ["one a\n\none b", None, "two a"]}), path)
     heard: list[int] = []
-    assert list(read_documents([path], Reading("body", advance=heard.append))) == DOCUMENTS
+    assert list(read_documents([path], ReadOptions("body", advance=heard.append))) == DOCUMENTS
     assert sum(heard) == path.stat().st_size
     with pytest.raises(DataError, match=r"a\.parquet: has no column 'text' among body; name it with --text-column"):
         list(read_documents([path]))
@@ -186,7 +186,7 @@ def test_a_folder_without_text_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_text_that_never_ends_a_document_is_cut_at_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "DOCUMENT_LIMIT", 10)
+    monkeypatch.setattr(corpus, "MAX_DOCUMENT_CHARACTERS", 10)
     path = write(tmp_path / "a.txt", "12345\n" * 5)
     assert list(read_documents([path])) == ["12345\n12345", "12345\n12345", "12345"]
 
@@ -203,7 +203,7 @@ ENGLISH = "The first line.\nThe second line.\n\nAnother document.\n"
 def test_encodings_are_told_apart(tmp_path: Path, text: str, encoding: str) -> None:
     notices: list[str] = []
     path = write(tmp_path / "a.txt", text.encode(encoding))
-    found = list(read_documents([path], Reading(notice=notices.append)))
+    found = list(read_documents([path], ReadOptions(notice=notices.append)))
     assert "\n\n".join(found) == text.strip("\n")
     told = encoding.startswith(("utf-16", "utf-32")) or (encoding == "gb18030" and not text.isascii())
     assert bool(notices) == told
@@ -227,7 +227,7 @@ def test_other_encodings_are_not_taken_for_chinese(tmp_path: Path, text: str, en
     path = write(tmp_path / "a.txt", content)
     with pytest.raises(DataError, match=r"a\.txt, line 1: byte 0x.. is not UTF-8; name the right one with --encoding"):
         list(read_documents([path]))
-    assert next(read_documents([path], Reading(encoding=encoding))).startswith(text.strip())
+    assert next(read_documents([path], ReadOptions(encoding=encoding))).startswith(text.strip())
 
 
 def test_a_wrong_byte_after_the_first_block_is_reported_with_its_line(tmp_path: Path) -> None:
@@ -241,4 +241,4 @@ def test_a_wrong_byte_after_the_first_block_is_reported_with_its_line(tmp_path: 
 
 def test_an_unknown_encoding_is_refused() -> None:
     with pytest.raises(ConfigError, match="encoding='klingon' is not known; use auto, utf-8"):
-        Reading(encoding="klingon")
+        ReadOptions(encoding="klingon")

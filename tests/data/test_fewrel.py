@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from litebert.data.tables import Source, read_rows
+from litebert.data.tables import TableOptions, read_rows
 from litebert.errors import DataError
 
 
@@ -56,7 +56,7 @@ def test_a_sentence_that_does_not_fit_is_named(tmp_path: Path, wrong: dict[str, 
     path = write(tmp_path, {"P177": [BRIDGE], "P25": [MOTHER, MOTHER | wrong]})
     with pytest.raises(DataError, match=r"val_wiki\.json, sentence 3: not as FewRel writes them"):
         read_rows(path)
-    source = Source(skip_bad=True)
+    source = TableOptions(skip_bad=True)
     assert [row.line for row in read_rows(path, source)] == [1, 2]
     assert len(source.skipped) == 1
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from scipy.stats import chi2_contingency, chisquare  # type: ignore[import-untyped]
 
-from litebert.data.hashing import key_of
-from litebert.data.masking import SPAN_LIMIT, SPAN_STOP, Kind, Masking, choose, corrupt
+from litebert.data.hashing import derive_key
+from litebert.data.masking import SPAN_LIMIT, SPAN_STOP, Masking, MaskUnit, corrupt_tokens, select_tokens
 from litebert.errors import ConfigError
 
-KINDS = get_args(Kind)
-KEY = key_of(0, "test")
+KINDS = get_args(MaskUnit)
+KEY = derive_key(0, "test")
 ALMOST_SURE = 1e-3  # keys are fixed, so a test that passes once passes always
 Flags = tuple[np.ndarray, np.ndarray]
 MASK, FIRST_USABLE, USABLE = 4, 5, 200
@@ -42,17 +42,17 @@ def words_of(allowed: np.ndarray, word_start: np.ndarray) -> np.ndarray:
 
 
 @given(flags=rows_of_words(), kind=st.sampled_from(KINDS), rate=st.floats(0.01, 0.8))
-def test_only_allowed_tokens_are_hidden_and_some_in_every_row(flags: Flags, kind: Kind, rate: float) -> None:
+def test_only_allowed_tokens_are_hidden_and_some_in_every_row(flags: Flags, kind: MaskUnit, rate: float) -> None:
     allowed, word_start = flags
-    chosen = choose(Masking(kind, rate), allowed, word_start, KEY, np.arange(len(allowed)))
+    chosen = select_tokens(Masking(kind, rate), allowed, word_start, KEY, np.arange(len(allowed)))
     assert not (chosen & ~allowed).any()
     assert np.array_equal(chosen.any(axis=1), allowed.any(axis=1))
 
 
 @given(flags=rows_of_words(), kind=st.sampled_from(["word", "ngram", "span"]), rate=st.floats(0.01, 0.8))
-def test_a_word_is_hidden_entirely_or_not_at_all(flags: Flags, kind: Kind, rate: float) -> None:
+def test_a_word_is_hidden_entirely_or_not_at_all(flags: Flags, kind: MaskUnit, rate: float) -> None:
     allowed, word_start = flags
-    chosen = choose(Masking(kind, rate), allowed, word_start, KEY, np.arange(len(allowed)))
+    chosen = select_tokens(Masking(kind, rate), allowed, word_start, KEY, np.arange(len(allowed)))
     word = words_of(allowed, word_start)
     assert not np.intersect1d(word[chosen], word[allowed & ~chosen]).size
 
@@ -60,42 +60,44 @@ def test_a_word_is_hidden_entirely_or_not_at_all(flags: Flags, kind: Kind, rate:
 def test_single_tokens_are_hidden_whatever_word_they_belong_to() -> None:
     allowed, word_start = plain(200, 64)
     word_start[:, 1::2] = False
-    chosen = choose(Masking("token"), allowed, word_start, KEY, np.arange(200))
+    chosen = select_tokens(Masking("token"), allowed, word_start, KEY, np.arange(200))
     assert (chosen[:, ::2] != chosen[:, 1::2]).any()
 
 
 @given(flags=rows_of_words(), kind=st.sampled_from(KINDS), rate=st.floats(0.01, 0.8), data=st.data())
 def test_the_choice_for_a_row_depends_on_its_number_alone(
-    flags: Flags, kind: Kind, rate: float, data: st.DataObject
+    flags: Flags, kind: MaskUnit, rate: float, data: st.DataObject
 ) -> None:
     allowed, word_start = flags
     numbers = 10**9 + 3 * np.arange(len(allowed))
     some = np.array(data.draw(st.permutations(range(len(allowed)))))[: data.draw(st.integers(1, len(allowed)))]
     masking, ids = Masking(kind, rate, mask_share=0.4, random_share=0.4), np.full(allowed.shape, 7)
     usable = np.arange(FIRST_USABLE, USABLE)
-    whole = choose(masking, allowed, word_start, KEY, numbers)
-    part = choose(masking, allowed[some], word_start[some], KEY, numbers[some])
+    whole = select_tokens(masking, allowed, word_start, KEY, numbers)
+    part = select_tokens(masking, allowed[some], word_start[some], KEY, numbers[some])
     assert np.array_equal(whole[some], part)
     ids_part = ids[some]
-    corrupt(masking, ids, whole, MASK, usable, KEY, numbers)
-    corrupt(masking, ids_part, part, MASK, usable, KEY, numbers[some])
+    corrupt_tokens(masking, ids, whole, MASK, usable, KEY, numbers)
+    corrupt_tokens(masking, ids_part, part, MASK, usable, KEY, numbers[some])
     assert np.array_equal(ids[some], ids_part)
 
 
 def test_rows_and_keys_make_different_choices() -> None:
     allowed, word_start = plain(100, 64)
-    rows = [choose(Masking(), allowed, word_start, key_of(seed, "mask"), np.arange(100)) for seed in range(3)]
+    rows = [
+        select_tokens(Masking(), allowed, word_start, derive_key(seed, "mask"), np.arange(100)) for seed in range(3)
+    ]
     assert len(np.unique(np.concatenate(rows), axis=0)) == 300
 
 
 @pytest.mark.parametrize("kind", ["word", "ngram", "span"])
-def test_a_unit_never_reaches_over_a_wall(kind: Kind) -> None:
+def test_a_unit_never_reaches_over_a_wall(kind: MaskUnit) -> None:
     """Left and right of [SEP] stand halves of what would be one word: they are hidden independently."""
     rows = 8000
     allowed, word_start = plain(rows, 41)
     allowed[:, 20] = False
     word_start[:, 21] = False
-    chosen = choose(Masking(kind, 0.5), allowed, word_start, KEY, np.arange(rows))
+    chosen = select_tokens(Masking(kind, 0.5), allowed, word_start, KEY, np.arange(rows))
     table = np.array([[((chosen[:, 19] == a) & (chosen[:, 21] == b)).sum() for a in (0, 1)] for b in (0, 1)])
     # not quite independent: what is hidden on one side is missing from the budget of the other
     share = chosen[:, [19, 21]].mean(axis=0)
@@ -103,10 +105,10 @@ def test_a_unit_never_reaches_over_a_wall(kind: Kind) -> None:
     assert -0.15 < correlation < 3 / rows**0.5
 
 
-def hidden_units(kind: Kind, rows: int, columns: int) -> np.ndarray:
+def hidden_units(kind: MaskUnit, rows: int, columns: int) -> np.ndarray:
     """How many words the one unit has that is hidden in each row, away from the ends of the row."""
     allowed, word_start = plain(rows, columns)
-    chosen = choose(Masking(kind, 1e-9), allowed, word_start, KEY, np.arange(rows))
+    chosen = select_tokens(Masking(kind, 1e-9), allowed, word_start, KEY, np.arange(rows))
     first = chosen.argmax(axis=1)
     return chosen.sum(axis=1)[(first > SPAN_LIMIT) & (first < columns - 2 * SPAN_LIMIT)]
 
@@ -126,35 +128,35 @@ def test_the_lengths_of_spans_are_geometric() -> None:
 
 
 @pytest.mark.parametrize("kind", ["token", "word"])
-def test_tokens_and_words_are_hidden_one_by_one(kind: Kind) -> None:
+def test_tokens_and_words_are_hidden_one_by_one(kind: MaskUnit) -> None:
     assert set(hidden_units(kind, 500, 200)) == {1}
 
 
 def test_the_longest_ngram_is_a_setting() -> None:
     allowed, word_start = plain(2000, 100)
     for longest in (1, 2, 5):
-        chosen = choose(Masking("ngram", 1e-9, max_ngram=longest), allowed, word_start, KEY, np.arange(2000))
+        chosen = select_tokens(Masking("ngram", 1e-9, max_ngram=longest), allowed, word_start, KEY, np.arange(2000))
         assert set(chosen.sum(axis=1)) == set(range(1, longest + 1))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rate", [0.15, 0.3, 0.5, 0.8])
-def test_the_expected_share_of_hidden_tokens_is_the_rate(kind: Kind, rate: float) -> None:
+def test_the_expected_share_of_hidden_tokens_is_the_rate(kind: MaskUnit, rate: float) -> None:
     rows = 3000
     rng = np.random.default_rng(0)
     allowed, word_start = np.ones((rows, 97), dtype=bool), rng.random((rows, 97)) < 0.7
     allowed[:, [0, 50, 96]] = False
-    chosen = choose(Masking(kind, rate), allowed, word_start, KEY, np.arange(rows))
+    chosen = select_tokens(Masking(kind, rate), allowed, word_start, KEY, np.arange(rows))
     surplus = chosen.sum(axis=1) - rate * allowed.sum(axis=1)
     assert abs(surplus.mean()) < 3.3 * max(surplus.std(), 0.1) / rows**0.5  # 99.9 %
     assert kind != "token" or np.abs(surplus).max() < 1  # where a unit is one token, every row is exact
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_place_is_hidden_alike(kind: Kind) -> None:
+def test_every_place_is_hidden_alike(kind: MaskUnit) -> None:
     rows = 20_000
     allowed, word_start = plain(rows, 32)
-    hidden = choose(Masking(kind, 0.3), allowed, word_start, KEY, np.arange(rows)).sum(axis=0)
+    hidden = select_tokens(Masking(kind, 0.3), allowed, word_start, KEY, np.arange(rows)).sum(axis=0)
     # At the ends of a row units are shorter, and the last bit of the budget takes a short one more often.
     assert (np.abs(hidden / rows - 0.3) < (0.02 if kind == "span" else 4 * (0.21 / rows) ** 0.5)).all()
 
@@ -163,7 +165,7 @@ def fates(masking: Masking, rows: int = 400, columns: int = 100) -> tuple[np.nda
     """(B, L) 0 where a hidden token became [MASK], 1 where another, 2 where it stayed; and the tokens."""
     ids = np.full((rows, columns), 1000)
     chosen = np.ones_like(ids, dtype=bool)
-    corrupt(masking, ids, chosen, MASK, np.arange(FIRST_USABLE, USABLE), KEY, np.arange(rows))
+    corrupt_tokens(masking, ids, chosen, MASK, np.arange(FIRST_USABLE, USABLE), KEY, np.arange(rows))
     return np.where(ids == MASK, 0, np.where(ids == 1000, 2, 1)), ids
 
 
@@ -195,7 +197,7 @@ def test_replacements_are_usable_tokens_all_alike() -> None:
 def test_tokens_that_were_not_chosen_stay() -> None:
     ids = np.full((10, 20), 1000)
     chosen = np.random.default_rng(0).random(ids.shape) < 0.3
-    corrupt(Masking(mask_share=1, random_share=0), ids, chosen, MASK, np.arange(9), KEY, np.arange(10))
+    corrupt_tokens(Masking(mask_share=1, random_share=0), ids, chosen, MASK, np.arange(9), KEY, np.arange(10))
     assert np.array_equal(ids == MASK, chosen)
 
 

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from litebert.data import executors as engines
 from litebert.data import prepare
-from litebert.data.corpus import Reading
-from litebert.data.encode import Recipe, TextEncoder, is_chinese, read_dictionary, tokenizer_files
-from litebert.data.prepare import Corpus, Seen
-from litebert.data.shard_merge import merge
-from litebert.data.shard_summary import describe
-from litebert.data.shards import DOCUMENT_START, SENTENCE_START, WORD_START, ShardIndex, Shards, Stream
+from litebert.data.corpus import ReadOptions
+from litebert.data.encode import EncodingConfig, TextEncoder, is_chinese, read_dictionary, tokenizer_files
+from litebert.data.prepare import CorpusConfig, SeenDocuments
+from litebert.data.shard_merge import merge_shards
+from litebert.data.shard_summary import describe_shards
+from litebert.data.shards import DOCUMENT_START, SENTENCE_START, WORD_START, ShardIndex, Shards, TokenStream
 from litebert.errors import ConfigError, DataError, LitebertError
 from litebert.tokenizer import Tokenizer, train_unigram, train_wordpiece
 from tests.conftest import PROSE, peer
@@ -60,18 +60,18 @@ def make(
     out: Path,
     tokenizer: Tokenizer,
     files: tuple[Path, ...],
-    engine: Callable[[Recipe], object] = engines.one_process,
+    engine: Callable[[EncodingConfig], object] = engines.in_process,
     **settings: object,
 ) -> ShardIndex:
-    corpus = Corpus(files, **{"shard_tokens": 2_000, "held_out": 0.1} | settings)  # type: ignore[arg-type]
-    return prepare.prepare(corpus, tokenizer, out, engine, Reading())
+    corpus = CorpusConfig(files, **{"shard_tokens": 2_000, "held_out": 0.1} | settings)  # type: ignore[arg-type]
+    return prepare.prepare(corpus, tokenizer, out, engine, ReadOptions())
 
 
 def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def documents_in(shards: Shards, stream: Stream) -> list[str]:
+def documents_in(shards: Shards, stream: TokenStream) -> list[str]:
     texts = []
     for ids, bits in zip(stream.ids, stream.bits, strict=True):
         starts = np.flatnonzero(bits & DOCUMENT_START)
@@ -162,13 +162,15 @@ def words_in(encoder: TextEncoder, text: str) -> list[str]:
 def test_jieba_says_where_chinese_words_start(train: Callable[..., Tokenizer]) -> None:
     jieba = peer("rjieba")
     files = tokenizer_files(train(CHINESE * 20, 80))
-    encoder = TextEncoder(Recipe(files, words="jieba"))
+    encoder = TextEncoder(EncodingConfig(files, words="jieba"))
     for text in CHINESE:
         wanted = jieba.cut(text)
         found = words_in(encoder, text)
         if train is train_wordpiece:  # every character is a piece, so words come out whole
             assert found == wanted
-        assert len(found) < len(words_in(TextEncoder(Recipe(tokenizer_files(train_wordpiece(CHINESE * 20, 80)))), text))
+        assert len(found) < len(
+            words_in(TextEncoder(EncodingConfig(tokenizer_files(train_wordpiece(CHINESE * 20, 80)))), text)
+        )
         edges = set(np.cumsum(list(map(len, wanted))).tolist())
         assert set(np.cumsum(list(map(len, found))).tolist()) <= edges | {len(text)}
 
@@ -176,15 +178,15 @@ def test_jieba_says_where_chinese_words_start(train: Callable[..., Tokenizer]) -
 def test_a_dictionary_teaches_jieba_words() -> None:
     peer("rjieba")
     files = tokenizer_files(train_wordpiece(CHINESE * 20, 80))
-    assert "北京天安门" not in words_in(TextEncoder(Recipe(files, words="jieba")), CHINESE[0])
-    taught = TextEncoder(Recipe(files, words="jieba", dictionary=("北京天安门",)))
+    assert "北京天安门" not in words_in(TextEncoder(EncodingConfig(files, words="jieba")), CHINESE[0])
+    taught = TextEncoder(EncodingConfig(files, words="jieba", dictionary=("北京天安门",)))
     assert "北京天安门" in words_in(taught, CHINESE[0])
 
 
 def test_words_beside_an_added_one_start_where_jieba_says() -> None:
     jieba = peer("rjieba")
     added = train_wordpiece(CHINESE * 20, 80).extended(["图书馆"])
-    encoder = TextEncoder(Recipe(tokenizer_files(added), words="jieba"))
+    encoder = TextEncoder(EncodingConfig(tokenizer_files(added), words="jieba"))
     assert added.vocab_size - 1 in np.frombuffer(encoder([CHINESE[1]]).ids, np.uint16)
     assert words_in(encoder, CHINESE[1]) == jieba.cut(CHINESE[1])
 
@@ -211,7 +213,7 @@ def test_auto_looks_at_the_text(tmp_path: Path, tokenizer: Tokenizer, texts: lis
 
 @given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=8), max_size=12))
 def test_what_was_seen_is_not_new(batches: list[list[int]]) -> None:
-    seen, known = Seen(), set()
+    seen, known = SeenDocuments(), set()
     for batch in batches:
         new = seen.add(np.array(batch, np.uint64)).tolist()
         for number, is_new in zip(batch, new, strict=True):
@@ -224,7 +226,7 @@ def test_what_was_seen_is_not_new(batches: list[list[int]]) -> None:
 
 def test_workers_change_no_byte(tmp_path: Path, tokenizer: Tokenizer, files: tuple[Path, ...]) -> None:
     make(tmp_path / "one", tokenizer, files)
-    make(tmp_path / "two", tokenizer, files, partial(engines.processes, workers=2))
+    make(tmp_path / "two", tokenizer, files, partial(engines.process_pool, workers=2))
     assert content(tmp_path / "one") == content(tmp_path / "two")
 
 
@@ -240,10 +242,10 @@ def test_a_killed_run_continues_with_the_same_bytes(
     read: list[int] = []
 
     @engines.contextmanager
-    def dying(recipe: Recipe) -> Iterator[tuple[engines.Submit, int]]:
-        with engines.one_process(recipe) as (submit, ahead):
+    def dying(recipe: EncodingConfig) -> Iterator[tuple[engines.Submit, int]]:
+        with engines.in_process(recipe) as (submit, ahead):
 
-            def count(documents: list[str]) -> engines.Encode:
+            def count(documents: list[str]) -> engines.PendingResult:
                 if len(read) == batches:
                     raise Killed
                 read.append(len(documents))
@@ -308,10 +310,10 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(
     tmp_path: Path, tokenizer: Tokenizer, files: tuple[Path, ...]
 ) -> None:
     @engines.contextmanager
-    def meddling(recipe: Recipe) -> Iterator[tuple[engines.Submit, int]]:
+    def meddling(recipe: EncodingConfig) -> Iterator[tuple[engines.Submit, int]]:
         with files[0].open("a") as file:
             file.write("More.")
-        with engines.one_process(recipe) as engine:
+        with engines.in_process(recipe) as engine:
             yield engine
 
     with pytest.raises(DataError, match=r"0\.txt: changed while it was read; leave it alone and start again"):
@@ -323,15 +325,15 @@ def test_a_worker_that_dies_gives_an_error_and_the_run_continues(
     tmp_path: Path, tokenizer: Tokenizer, files: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(engines, "_encode", partial(os._exit))  # a worker that is asked to encode ends instead
+        patch.setattr(engines, "_encode_in_worker", partial(os._exit))  # a worker that is asked to encode ends instead
         patch.setattr(engines, "_start_worker", _start_nothing)
         with pytest.raises(LitebertError, match="a worker process died, most likely for lack of memory"):
-            make(tmp_path / "out", tokenizer, files, partial(engines.processes, workers=2))
+            make(tmp_path / "out", tokenizer, files, partial(engines.process_pool, workers=2))
     make(tmp_path / "out", tokenizer, files)
     assert Shards(tmp_path / "out").index.documents == 120
 
 
-def _start_nothing(recipe: Recipe) -> None:
+def _start_nothing(recipe: EncodingConfig) -> None:
     os._exit(1)
 
 
@@ -349,7 +351,7 @@ def test_a_missing_library_is_named_before_any_work(
 ) -> None:  # fmt: skip
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=rf"{module} is not installed .*pip install 'litebert\[{extra}\]'"):
-        make(tmp_path / "out", tokenizer, files, partial(engines.processes, workers=2), **settings)
+        make(tmp_path / "out", tokenizer, files, partial(engines.process_pool, workers=2), **settings)
     assert not (tmp_path / "out").exists()
 
 
@@ -364,7 +366,7 @@ def test_parts_together_hold_every_document(
     folders = [tmp_path / f"part-{number}" for number in range(1, parts + 1)]
     for number, folder in enumerate(folders, start=1):
         make(folder, tokenizer, files, part=(number, parts))
-    merged, notes = merge(folders[::-1], tmp_path / "merged")
+    merged, notes = merge_shards(folders[::-1], tmp_path / "merged")
     shards = Shards(tmp_path / "merged")
     shards.verify()
     for kind in ("training", "held_out"):
@@ -376,7 +378,7 @@ def test_parts_together_hold_every_document(
     assert notes == ([f"{across:,} documents stand in more than one part; they were kept"] if across else [])
     assert merged.duplicates + across == whole.duplicates
     assert merged.settings["part"] == "1/1"
-    again, _ = merge(folders, tmp_path / "again")
+    again, _ = merge_shards(folders, tmp_path / "again")
     assert again == merged  # in whatever order they are given
 
 
@@ -386,13 +388,15 @@ def test_parts_that_do_not_belong_together_are_refused(
     make(tmp_path / "a", tokenizer, files, part=(1, 2))
     make(tmp_path / "b", tokenizer, files, part=(2, 2), scrub=True)
     make(tmp_path / "c", train_unigram(PROSE, 150), files, part=(2, 2))
-    with pytest.raises(ConfigError, match=r"b was prepared with scrub=True, .*a with False; prepare all parts alike"):
-        merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    with pytest.raises(
+        ConfigError, match=r"b was prepared with scrub=True, .*a with False; prepare all parts with the same settings"
+    ):
+        merge_shards([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
     with pytest.raises(ConfigError, match=r"c has another tokenizer than .*a; prepare it again"):
-        merge([tmp_path / "a", tmp_path / "c"], tmp_path / "out")
+        merge_shards([tmp_path / "a", tmp_path / "c"], tmp_path / "out")
     with pytest.raises(ConfigError, match="are both part 1; give every part once"):
-        merge([tmp_path / "a", tmp_path / "a"], tmp_path / "out")
-    index, notes = merge([tmp_path / "a"], tmp_path / "some")
+        merge_shards([tmp_path / "a", tmp_path / "a"], tmp_path / "out")
+    index, notes = merge_shards([tmp_path / "a"], tmp_path / "some")
     assert notes == ["parts 2 of 2 are missing"]
     assert index.settings["part"] == "all but [2] of 2"
 
@@ -402,7 +406,7 @@ def test_parts_that_do_not_belong_together_are_refused(
 
 def test_shards_describe_themselves(tmp_path: Path, tokenizer: Tokenizer, files: tuple[Path, ...]) -> None:
     index = make(tmp_path / "out", tokenizer, files)
-    lines = "\n".join(describe(Shards(tmp_path / "out")))
+    lines = "\n".join(describe_shards(Shards(tmp_path / "out")))
     for figure in (index.documents, index.sentences, index.tokens, index.words, index.held_out_tokens):
         assert f"{figure:,}" in lines
     assert "9 duplicates dropped" in lines
@@ -424,4 +428,4 @@ def test_shards_describe_themselves(tmp_path: Path, tokenizer: Tokenizer, files:
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, object], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        dataclasses.replace(Corpus(()), **settings)  # type: ignore[arg-type]
+        dataclasses.replace(CorpusConfig(()), **settings)  # type: ignore[arg-type]

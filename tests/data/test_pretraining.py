@@ -12,18 +12,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare  # type: ignore[import-untyped]
 
-from litebert.data.masking import Kind, Masking
-from litebert.data.pretraining import PretrainingBatch, PretrainingData, Stage
-from litebert.data.segments import Sentences
-from litebert.data.shards import Shards, ShardWriter, Stream
+from litebert.data.masking import Masking, MaskUnit
+from litebert.data.pretraining import PretrainingBatch, PretrainingData, TrainingStage
+from litebert.data.segments import SentenceObjective
+from litebert.data.shards import Shards, ShardWriter, TokenStream
 from litebert.errors import ConfigError, DataError
 from litebert.tokenizer import Tokenizer
 from tests.data.counting import FIRST, Corpus, Documents, any_documents, corpus_of, original, prose, read, same
 
 ALMOST_SURE = 1e-3  # seeds are fixed, so a test that passes once passes always
 properties = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-KINDS = st.sampled_from(get_args(Kind))
-QUESTIONS = st.sampled_from(get_args(Sentences))
+KINDS = st.sampled_from(get_args(MaskUnit))
+QUESTIONS = st.sampled_from(get_args(SentenceObjective))
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def joined(batches: list[PretrainingBatch]) -> PretrainingBatch:
 @properties
 @given(seed=st.integers(0, 2**32 - 1), step=st.integers(0, 2**36), sentences=QUESTIONS, kind=KINDS)
 def test_a_batch_is_a_function_of_seed_and_step(
-    corpus: Corpus, tokenizer: Tokenizer, seed: int, step: int, sentences: Sentences, kind: Kind
+    corpus: Corpus, tokenizer: Tokenizer, seed: int, step: int, sentences: SentenceObjective, kind: MaskUnit
 ) -> None:
     used, fresh = (
         corpus.data(tokenizer, seed=seed, sentences=sentences, masking=Masking(kind=kind)) for _ in range(2)
@@ -84,12 +84,12 @@ def test_no_two_steps_and_no_two_seeds_are_equal(corpus: Corpus, tokenizer: Toke
     assert len({original(batch).numpy().tobytes() for batch in batches}) == len(batches)
 
 
-@pytest.mark.parametrize("sentences", get_args(Sentences))
+@pytest.mark.parametrize("sentences", get_args(SentenceObjective))
 @pytest.mark.parametrize("parts", [1, 2, 3, 4, 8])
 def test_the_parts_of_a_batch_make_up_the_whole(
-    corpus: Corpus, tokenizer: Tokenizer, parts: int, sentences: Sentences
+    corpus: Corpus, tokenizer: Tokenizer, parts: int, sentences: SentenceObjective
 ) -> None:
-    for kind in get_args(Kind):
+    for kind in get_args(MaskUnit):
         data = corpus.data(tokenizer, batch_size=24, sentences=sentences, masking=Masking(kind=kind))
         assert same(joined([data.batch(5)]), joined([data.batch(5, part, parts) for part in range(parts)]))
 
@@ -154,7 +154,7 @@ def test_every_epoch_has_its_own_shuffle(tokenizer: Tokenizer) -> None:
 @properties
 @given(documents=any_documents(), length=st.integers(16, 80), step=st.integers(0, 99), kind=KINDS, sentences=QUESTIONS)
 def test_masks_stand_on_text_only_and_labels_restore_it(
-    tokenizer: Tokenizer, documents: Documents, length: int, step: int, kind: Kind, sentences: Sentences
+    tokenizer: Tokenizer, documents: Documents, length: int, step: int, kind: MaskUnit, sentences: SentenceObjective
 ) -> None:
     data = corpus_of(documents).data(tokenizer, length=length, masking=Masking(kind=kind), sentences=sentences)
     batch = data.batch(step)
@@ -210,7 +210,7 @@ def test_hardly_any_token_is_padding(tokenizer: Tokenizer, documents: Documents)
 
 
 def test_stages_change_the_batch_and_the_length(corpus: Corpus, tokenizer: Tokenizer) -> None:
-    stages = [Stage(0, 4, 32), Stage(3, 8, 32), Stage(5, 8, 64)]
+    stages = [TrainingStage(0, 4, 32), TrainingStage(3, 8, 32), TrainingStage(5, 8, 64)]
     data = corpus.data(tokenizer, stages=stages, sentences="none", short_share=0.0)
     longest = [max(sequence.size for sequence in read(data.batch(step), tokenizer)) for step in range(8)]
     assert max(longest[:5]) <= 32 < min(longest[5:]) <= 64
@@ -224,7 +224,7 @@ def test_stages_change_the_batch_and_the_length(corpus: Corpus, tokenizer: Token
 
 def test_a_larger_batch_goes_on_where_the_smaller_one_stopped(corpus: Corpus, tokenizer: Tokenizer) -> None:
     """The rows of a batch ramp are those of one batch size throughout, so none is repeated and none left out."""
-    ramp = corpus.data(tokenizer, stages=[Stage(0, 4, 64), Stage(4, 8, 64)])
+    ramp = corpus.data(tokenizer, stages=[TrainingStage(0, 4, 64), TrainingStage(4, 8, 64)])
     plain = corpus.data(tokenizer, batch_size=8)
     halves = [joined([ramp.batch(2 * step), ramp.batch(2 * step + 1)]) for step in range(2)]
     assert all(same(half, joined([plain.batch(step)])) for step, half in enumerate(halves))
@@ -239,9 +239,9 @@ def test_shards_smaller_than_a_row_are_read_to_their_ends(tokenizer: Tokenizer, 
     assert (counts > 0).mean() > 0.99
 
 
-@pytest.mark.parametrize("sentences", get_args(Sentences))
+@pytest.mark.parametrize("sentences", get_args(SentenceObjective))
 @pytest.mark.parametrize("documents", [[[2]], [[1, 1]], [[1], [1]], [[2, 2], [3]], [[10] * 4], [[3] * 20]])
-def test_a_tiny_corpus_is_seen_whole(tokenizer: Tokenizer, documents: Documents, sentences: Sentences) -> None:
+def test_a_tiny_corpus_is_seen_whole(tokenizer: Tokenizer, documents: Documents, sentences: SentenceObjective) -> None:
     corpus = corpus_of(documents)
     data = corpus.data(tokenizer, sentences=sentences)
     assert (seen(corpus, data, 4) > 0).all()
@@ -254,7 +254,7 @@ def test_shards_on_disk_are_read(tmp_path: Path, tokenizer: Tokenizer) -> None:
         writer.finish()
     stream = Shards(tmp_path).training
     assert len(stream.ids) > 1
-    data = PretrainingData(stream, tokenizer, [Stage(0, 64, 32)], seed=0)
+    data = PretrainingData(stream, tokenizer, [TrainingStage(0, 64, 32)], seed=0)
     ids = torch.cat([original(data.batch(step)) for step in range(10)])
     assert set(range(10, 190)) <= set(ids.tolist())
 
@@ -284,6 +284,6 @@ def test_settings_out_of_range_are_refused(
 
 @pytest.mark.parametrize("size", [0, 1])
 def test_a_corpus_of_one_token_is_too_small(tokenizer: Tokenizer, size: int) -> None:
-    stream = Stream([np.arange(size) + FIRST], [np.full(size, 7, dtype=np.uint8)])
+    stream = TokenStream([np.arange(size) + FIRST], [np.full(size, 7, dtype=np.uint8)])
     with pytest.raises(DataError, match=f"{size} tokens are too few to train on; prepare more text"):
-        PretrainingData(stream, tokenizer, [Stage(0, 8, 64)], seed=0)
+        PretrainingData(stream, tokenizer, [TrainingStage(0, 8, 64)], seed=0)

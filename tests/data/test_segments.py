@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2_contingency, chisquare  # type: ignore[import-untyped]
 
 from litebert.data.pretraining import PretrainingBatch
-from litebert.data.segments import Sentences
+from litebert.data.segments import SentenceObjective
 from litebert.data.shards import SENTENCE_START, WORD_START
 from litebert.tokenizer import Tokenizer
 from tests.data.counting import (
@@ -66,9 +66,14 @@ def test_a_sequence_is_a_stretch_of_one_document_framed_and_in_two_adjacent_segm
 
 
 @properties
-@given(documents=any_documents(longest=40), length=LENGTHS, step=STEPS, sentences=st.sampled_from(get_args(Sentences)))
+@given(
+    documents=any_documents(longest=40),
+    length=LENGTHS,
+    step=STEPS,
+    sentences=st.sampled_from(get_args(SentenceObjective)),
+)
 def test_sentences_stay_whole_unless_one_is_longer_than_a_row(
-    tokenizer: Tokenizer, documents: Documents, length: int, step: int, sentences: Sentences
+    tokenizer: Tokenizer, documents: Documents, length: int, step: int, sentences: SentenceObjective
 ) -> None:
     corpus = corpus_of(documents)
     for sequence in read(corpus.data(tokenizer, length=length, sentences=sentences).batch(step), tokenizer):
@@ -86,7 +91,7 @@ def test_sentences_stay_whole_unless_one_is_longer_than_a_row(
 
 @pytest.mark.parametrize("sentences", ["order", "next"])
 def test_the_ends_of_segments_do_not_tell_the_answer(
-    corpus: Corpus, tokenizer: Tokenizer, sentences: Sentences
+    corpus: Corpus, tokenizer: Tokenizer, sentences: SentenceObjective
 ) -> None:
     """A model that looks for the end of a sentence before [SEP] finds one there in every case."""
     labels = set()

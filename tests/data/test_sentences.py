@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from litebert.data.sentences import script_converter, scrub, sentence_splitter
+from litebert.data.sentences import script_converter, scrub_personal_data, sentence_splitter
 from litebert.errors import ConfigError
 from tests.conftest import peer
 
@@ -74,7 +74,7 @@ def test_scripts_are_converted() -> None:
     ],
 )
 def test_personal_numbers_are_replaced(text: str, scrubbed: str) -> None:
-    assert scrub(text) == scrubbed
+    assert scrub_personal_data(text) == scrubbed
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_personal_numbers_are_replaced(text: str, scrubbed: str) -> None:
     ],
 )
 def test_other_numbers_stay(text: str) -> None:
-    assert scrub(text) == text
+    assert scrub_personal_data(text) == text

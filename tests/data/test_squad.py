@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from litebert.data.squad import AnswerInput, GoldAnswer, parse_question, read_questions
-from litebert.data.tables import Source
+from litebert.data.tables import TableOptions
 from litebert.errors import DataError
 
 CONTEXT = "The baker opened at five, and by seven the shelves were nearly empty."
@@ -79,7 +79,7 @@ def test_tables_are_read_and_an_answer_without_a_place_is_searched(tmp_path: Pat
 def test_columns_may_have_other_names(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("ask,passage,reply\nWhen?,at five,five\n", "utf-8")
-    source = Source({"question": "ask", "context": "passage", "answer": "reply"})
+    source = TableOptions({"question": "ask", "context": "passage", "answer": "reply"})
     assert read_questions(path, source)[0].answers == (GoldAnswer("five", 3),)
 
 
@@ -104,7 +104,7 @@ def test_a_bad_question_is_refused_with_its_place_or_listed(
     with pytest.raises(DataError, match="article 1, question q2: ") as caught:
         read_questions(path)
     assert message in str(caught.value)
-    source = Source(skip_bad=True)
+    source = TableOptions(skip_bad=True)
     assert len(read_questions(path, source)) == 1
     assert len(source.skipped) == 1
 

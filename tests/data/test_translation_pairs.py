@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from litebert.data.tables import Source
-from litebert.data.translation_pairs import read_pairs, target_of
+from litebert.data.tables import TableOptions
+from litebert.data.translation_pairs import find_target_file, read_pairs
 from litebert.errors import DataError
 
 
 def pairs(path: Path, *columns: str) -> list[tuple[str, str]]:
-    return [(values["source"], values["target"]) for _, values in read_pairs(path, Source.of(columns))]
+    return [(values["source"], values["target"]) for _, values in read_pairs(path, TableOptions.of(columns))]
 
 
 def test_lines_of_two_files_belong_together(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_lines_of_two_files_belong_together(tmp_path: Path) -> None:
     (tmp_path / "train.de").write_text("ein Hund\r\n\r\neine Katze\r\n", encoding="utf-8")
     (tmp_path / "other.fr").write_text("un chien\n", encoding="utf-8")
     assert pairs(tmp_path / "train.en") == [("a dog", "ein Hund"), ("", ""), ("a cat\u2028here", "eine Katze")]
-    assert [where for where, _ in read_pairs(tmp_path / "train.en", Source())][2].endswith("train.en, line 3")
+    assert [where for where, _ in read_pairs(tmp_path / "train.en", TableOptions())][2].endswith("train.en, line 3")
 
 
 def test_packed_files_are_found_too(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_of_several_languages_one_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no file beside it"):
         pairs(tmp_path / "train.en", "target=cs")
     with pytest.raises(DataError, match="no language in its name"):
-        target_of(tmp_path / "train", Source())
+        find_target_file(tmp_path / "train", TableOptions())
 
 
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:

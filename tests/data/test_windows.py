@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from litebert.data.windows import Window, window_from, windows_of
+from litebert.data.windows import Window, shifted_window, split_into_windows
 from litebert.tokenizer import Tokenizer
 from tests.conftest import PROSE
 
@@ -42,7 +42,7 @@ def test_windows_together_show_one_text_in_order_and_each_the_other(
     tokenizer: Tokenizer, first: list[int], second: list[int] | None, max_length: int, over: int | None, overlap: float
 ) -> None:
     over = 0 if second is None else over
-    windows = windows_of(first, second, tokenizer, max_length, over=over, overlap=overlap)
+    windows = split_into_windows(first, second, tokenizer, max_length, over=over, overlap=overlap)
     shown = over if over is not None else int(len(second or []) > len(first))
     text = (first, second or [])[shown]
     for window in windows:
@@ -69,7 +69,7 @@ def test_neighbours_share_the_part_that_is_asked_for(
     tokenizer: Tokenizer, length: int, max_length: int, overlap: float
 ) -> None:
     room = max_length - 2
-    windows = windows_of(range(length), None, tokenizer, max_length, overlap=overlap)
+    windows = split_into_windows(range(length), None, tokenizer, max_length, overlap=overlap)
     shared = [before.end - after.start for before, after in pairwise(windows)]
     wanted = min(room - 1, round(room * overlap))
     assert all(abs(found - wanted) <= 1 for found in shared[:-1])
@@ -79,14 +79,14 @@ def test_neighbours_share_the_part_that_is_asked_for(
 @given(start=st.integers(0, 100), overlap=st.sampled_from([0.0, 0.5]))
 def test_a_window_can_begin_anywhere(tokenizer: Tokenizer, start: int, overlap: float) -> None:
     question, context = [7, 8, 9], list(range(10, 120))
-    windows = windows_of(question, context, tokenizer, 16, over=1, overlap=overlap)
-    found = window_from(windows, start)
+    windows = split_into_windows(question, context, tokenizer, 16, over=1, overlap=overlap)
+    found = shifted_window(windows, start)
     assert parts_of(found, tokenizer) == [question, context[start : start + 10]]
     assert (found.start, found.end, found.column) == (start, start + 10, windows[0].column)
 
 
 def test_without_overlap_no_token_stands_in_two_windows_but_in_the_last(tokenizer: Tokenizer) -> None:
-    windows = windows_of(range(25), None, tokenizer, 12)
+    windows = split_into_windows(range(25), None, tokenizer, 12)
     assert [(window.start, window.end) for window in windows] == [(0, 10), (10, 20), (15, 25)]
 
 
@@ -96,7 +96,7 @@ def test_the_other_text_leaves_half_of_the_window(
 ) -> None:
     pair = [[11] * other, [11] * other]
     pair[over] = [12] * length
-    window = windows_of(pair[0], pair[1], tokenizer, max_length, over=over)[0]
+    window = split_into_windows(pair[0], pair[1], tokenizer, max_length, over=over)[0]
     room = max_length - 3
     assert window.end - window.start >= min(length, room - room // 2)
     partner = window.ids.count(11)
@@ -106,7 +106,7 @@ def test_the_other_text_leaves_half_of_the_window(
 def test_the_longer_text_is_the_one_that_is_windowed(tokenizer: Tokenizer) -> None:
     short, long = [50] * 4, list(range(60, 100))
     for first, second, column in ((short, long, 6), (long, short, 1)):
-        windows = windows_of(first, second, tokenizer, 20)
+        windows = split_into_windows(first, second, tokenizer, 20)
         assert len(windows) > 1
         assert {window.column for window in windows} == {column}
         assert all(window.ids.count(50) == 4 for window in windows)
@@ -120,5 +120,5 @@ def test_what_is_short_is_one_window_equal_to_what_the_tokenizer_makes(
     expected = tokenizer.encode([text], None if partner is None else [partner])[0]
     first, second = ([] if t is None else tokenizer.encode_ids([t])[0] for t in (text, partner))
     for max_length in (len(expected), len(expected) + 30):
-        (window,) = windows_of(first, None if partner is None else second, tokenizer, max_length)
+        (window,) = split_into_windows(first, None if partner is None else second, tokenizer, max_length)
         assert (window.ids, window.type_ids) == (expected.ids, expected.type_ids)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from litebert.data.encode import tokenizer_files
-from litebert.data.word_cache import UnitTable
+from litebert.data.word_cache import WordCache
 from litebert.tokenizer import Tokenizer, train_unigram, train_wordpiece
 from tests.conftest import PROSE
 
@@ -48,20 +48,20 @@ VOCABULARIES: dict[str, Callable[[], Tokenizer]] = {
 
 
 @pytest.fixture(scope="module", params=VOCABULARIES)
-def table(request: pytest.FixtureRequest) -> UnitTable:
+def table(request: pytest.FixtureRequest) -> WordCache:
     return table_of(VOCABULARIES[request.param]())
 
 
-def table_of(tokenizer: Tokenizer) -> UnitTable:
-    return UnitTable(tokenizer, tokenizer_files(tokenizer)["tokenizer.json"])
+def table_of(tokenizer: Tokenizer) -> WordCache:
+    return WordCache(tokenizer, tokenizer_files(tokenizer)["tokenizer.json"])
 
 
-def ids_of(table: UnitTable, sentences: list[str]) -> list[list[int]]:
+def ids_of(table: WordCache, sentences: list[str]) -> list[list[int]]:
     pieces = table.encode(sentences)
     return [part.tolist() for part in np.split(pieces.ids, np.cumsum(pieces.lengths)[:-1])]
 
 
-def test_ids_are_the_tokenizers_own_on_diverse_text(table: UnitTable) -> None:
+def test_ids_are_the_tokenizers_own_on_diverse_text(table: WordCache) -> None:
     assert not table.cutting.whole
     wanted = table.tokenizer.encode_ids(DIVERSE)
     assert ids_of(table, DIVERSE) == wanted
@@ -79,5 +79,5 @@ def test_ids_are_the_tokenizers_own_on_diverse_text(table: UnitTable) -> None:
         max_size=4,
     )
 )
-def test_ids_are_the_tokenizers_own_on_any_text(table: UnitTable, sentences: list[str]) -> None:
+def test_ids_are_the_tokenizers_own_on_any_text(table: WordCache, sentences: list[str]) -> None:
     assert ids_of(table, sentences) == table.tokenizer.encode_ids(sentences)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from litebert.data.episodes import Episode, draw
+from litebert.data.episodes import Episode, draw_episode
 from litebert.errors import CheckpointError
 from litebert.inference import Model
 from litebert.meta.algorithms import accuracies_of, accuracy_of, contrast, loss_of, scores_of
@@ -57,7 +57,7 @@ def test_every_algorithm_gets_better_at_classes_it_has_not_seen(algorithm: Algor
 @pytest.mark.parametrize("algorithm", ["proto", "contrast", "anil"])
 def test_many_episodes_at_once_are_answered_as_one_by_one(algorithm: Algorithm, examples: Tokens) -> None:
     learner = make_learner(algorithm, inner_steps=2).train()
-    episodes = [draw(NEW, SHAPE, 0, number) for number in range(SHAPE.episodes)]
+    episodes = [draw_episode(NEW, SHAPE, 0, number) for number in range(SHAPE.episodes)]
     found = accuracies_of(learner, episodes, examples, torch.device("cpu"))
     assert found == pytest.approx([accuracy_of(learner, questions(examples, NEW, n)) for n in range(SHAPE.episodes)])
     assert len(set(found)) > 1

@@ -6,14 +6,14 @@ import random
 
 import torch
 
-from litebert.data.episodes import Pool, Shape, draw
+from litebert.data.episodes import ClassRows, EpisodeShape, draw_episode
 from litebert.meta.learner import Learner, Questions
 from litebert.meta.settings import Algorithm
 from litebert.model import AlbertConfig, Encoder
 
 NOISE, CLASSES, TEXTS = 12, 20, 12
 FIRST = 4
-SHAPE = Shape((4, 4), (1, 2), 4, 30)
+SHAPE = EpisodeShape((4, 4), (1, 2), 4, 30)
 
 
 def texts() -> list[list[int]]:
@@ -27,7 +27,7 @@ def texts() -> list[list[int]]:
     return found
 
 
-def pool(first: int, end: int) -> Pool:
+def pool(first: int, end: int) -> ClassRows:
     return {f"{number:02}": list(range(number * TEXTS, (number + 1) * TEXTS)) for number in range(first, end)}
 
 
@@ -43,5 +43,5 @@ def make_learner(algorithm: Algorithm, hidden: int = 32, **settings: object) -> 
     return Learner(Encoder(config), algorithm, **settings)  # type: ignore[arg-type]
 
 
-def questions(examples: list[list[int]], classes: Pool, number: int, shape: Shape = SHAPE) -> Questions:
-    return Questions.of(draw(classes, shape, 0, number), examples, torch.device("cpu"))
+def questions(examples: list[list[int]], classes: ClassRows, number: int, shape: EpisodeShape = SHAPE) -> Questions:
+    return Questions.of(draw_episode(classes, shape, 0, number), examples, torch.device("cpu"))

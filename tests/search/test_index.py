@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from litebert.errors import CheckpointError, ConfigError, DataError
-from litebert.files import locked
+from litebert.files import file_lock
 from litebert.inference import Model
 from litebert.model.sentence_head import SentenceMap, unit
 from litebert.search import index as indexing
@@ -171,7 +171,7 @@ def test_parts_that_are_written_at_once_do_not_mix(
 def test_who_adds_waits_for_others(model: Model, tmp_path: Path) -> None:
     index = Index.create(tmp_path, model, size=32)
     adding = threading.Thread(target=index.add_vectors, args=(vectors(3, 32), TEXTS[:3]))
-    with locked(tmp_path / indexing.LOCK):
+    with file_lock(tmp_path / indexing.LOCK):
         adding.start()
         adding.join(0.5)
         assert len(Index.open(tmp_path)) == 0

@@ -19,7 +19,7 @@ from litebert.inference import Model
 from litebert.model import Albert, AlbertConfig, pretraining_heads
 from litebert.serve.launch import listen
 from litebert.serve.limits import Limits
-from litebert.serve.middleware import Access, State
+from litebert.serve.middleware import AccessControl, ServerState
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service
 from litebert.tasks import Answer, Choose, Classify, Mask, Multilabel, Regress, Tag, Task, Translate
@@ -120,15 +120,18 @@ def start(registry: Registry) -> Iterator[Start]:
     peer("fastapi")
     from starlette.testclient import TestClient
 
-    from litebert.serve.app import build
+    from litebert.serve.app import build_app
 
     with contextlib.ExitStack() as stack:
 
         def begin(
-            limits: Limits | None = None, access: Access | None = None, state: State | None = None, **more: Any
+            limits: Limits | None = None,
+            access: AccessControl | None = None,
+            state: ServerState | None = None,
+            **more: Any,
         ) -> Any:
             given = limits or Limits()
-            gate = build(lambda: Service(registry, given, **more), given, access or Access(), state)
+            gate = build_app(lambda: Service(registry, given, **more), given, access or AccessControl(), state)
             return stack.enter_context(TestClient(gate, base_url="http://localhost"))
 
         yield begin
@@ -140,14 +143,14 @@ def client(start: Start) -> Any:
 
 
 @contextlib.contextmanager
-def listening(service: Callable[[], Service], limits: Limits, access: Access | None = None) -> Iterator[str]:
+def listening(service: Callable[[], Service], limits: Limits, access: AccessControl | None = None) -> Iterator[str]:
     """A real server on loopback, in a thread; its address."""
     import uvicorn
 
-    from litebert.serve.app import build
+    from litebert.serve.app import build_app
     from litebert.serve.server import Server
 
-    gate = build(service, limits, access or Access())
+    gate = build_app(service, limits, access or AccessControl())
     server = Server(uvicorn.Config(gate, log_config=None, access_log=False, lifespan="on"), gate, 0.0)
     socket = listen("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, args=([socket],))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from litebert.serve import batcher as batcher_module
-from litebert.serve.batcher import Batcher, Full
+from litebert.serve.batcher import Batcher, QueueFullError
 
 
 class Doubling:
@@ -172,7 +172,7 @@ def test_a_full_queue_refuses_at_once_and_says_for_how_long() -> None:
         await settled()
         waiting = asyncio.ensure_future(batcher.ask(lane, [2, 3], [10, 10]))
         await settled()
-        with pytest.raises(Full) as full:
+        with pytest.raises(QueueFullError) as full:
             await batcher.ask(lane, [4], [1])
         assert full.value.retry_after_s >= 1
         lane.gate.set()
@@ -191,7 +191,7 @@ def test_how_long_to_wait_follows_from_what_was_measured_and_what_is_being_compu
         lane.gate.clear()
         asked = [asyncio.ensure_future(batcher.ask(lane, [250], [250])) for _ in range(4)]
         await settled()
-        with pytest.raises(Full) as full:
+        with pytest.raises(QueueFullError) as full:
             await batcher.ask(lane, [300], [300])
         assert full.value.retry_after_s == pytest.approx(10)
         lane.gate.set()

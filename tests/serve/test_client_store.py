@@ -18,7 +18,7 @@ import pytest
 
 import litebert
 from litebert.serve import client_store as jobs
-from litebert.serve.json_logs import JsonLines
+from litebert.serve.json_logs import JsonFormatter
 from litebert.serve.limits import Limits
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service
@@ -198,7 +198,7 @@ def test_the_log_says_which_weights_nobody_checked(
     assert caplog.records == []
     (tmp_path / "few" / "sha256.json").unlink()
     Registry.load([str(tmp_path / "few"), "litebert-small-zh"])
-    (line,) = [json.loads(JsonLines().format(record)) for record in caplog.records]
+    (line,) = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
     assert (line["event"], line["model"], line["files"]) == ("unchecked weights", "few", ["few_shot.safetensors"])
     assert "save it again" in line["remedy"]
 

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from litebert.serve import engine
-from litebert.serve.json_logs import JsonLines
+from litebert.serve.json_logs import JsonFormatter
 from litebert.serve.limits import Limits
-from litebert.serve.middleware import Access, Gate, State
+from litebert.serve.middleware import AccessControl, RequestMiddleware, ServerState
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service
 from tests.serve.conftest import EXAMPLES, TEXTS, Start, listening
@@ -113,7 +113,7 @@ class Held:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open, self.begun, self.computed = threading.Event(), threading.Event(), 0
-        original = engine.Asking.compute
+        original = engine.TaskScoring.compute
 
         def compute(lane: Any, items: Any) -> Any:
             self.begun.set()
@@ -121,7 +121,7 @@ class Held:
             self.computed += len(items)
             return original(lane, items)
 
-        monkeypatch.setattr(engine.Asking, "compute", compute)
+        monkeypatch.setattr(engine.TaskScoring, "compute", compute)
 
     def __enter__(self) -> Held:
         return self
@@ -147,7 +147,7 @@ def wait_for(condition: Any) -> None:
 def test_more_than_the_queue_takes_is_refused_while_the_rest_is_answered(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state, answers = State(), []
+    state, answers = ServerState(), []
     client = start(Limits(requests=2), state=state)
     with Held(monkeypatch):
         asked = [in_background(lambda: answers.append(client.post("/tag", json={"text": "rain"}))) for _ in range(2)]
@@ -254,17 +254,17 @@ def test_what_an_endpoint_does_after_its_answer_is_not_cut_short() -> None:
 
     async def run() -> None:
         scope = {"type": "http", "path": "/download", "method": "GET", "headers": []}
-        await Gate(answering, Limits(), Access(), state)(scope, receive, send)
+        await RequestMiddleware(answering, Limits(), AccessControl(), state)(scope, receive, send)
 
     asked: list[bool] = []
-    whole, state = asyncio.Event(), State()
+    whole, state = asyncio.Event(), ServerState()
     state.observers.append(lambda *told: seen.append(told[2]))
     asyncio.run(run())
     assert (seen, cleaned) == ([200], [True])
 
 
 def test_keys_are_asked_for_where_there_are_any(start: Start) -> None:
-    client = start(access=Access(keys=(KEY, "another-key-of-this-server")))
+    client = start(access=AccessControl(keys=(KEY, "another-key-of-this-server")))
     for path in ("/health", "/ready", "/", "/docs", "/openapi.json"):
         assert client.get(path).status_code == 200, path
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY}, {"X-API-Key": KEY[:-1]}):
@@ -273,11 +273,11 @@ def test_keys_are_asked_for_where_there_are_any(start: Start) -> None:
         problem(client.get("/metrics", headers=headers), 401)
     for headers in ({"Authorization": f"Bearer {KEY}"}, {"X-API-Key": "another-key-of-this-server"}):
         assert client.get("/v1/models", headers=headers).status_code == 200
-    assert start(access=Access(keys=(KEY,), open_metrics=True)).get("/metrics").status_code == 200
+    assert start(access=AccessControl(keys=(KEY,), open_metrics=True)).get("/metrics").status_code == 200
 
 
 def test_other_names_and_other_origins_are_refused(start: Start) -> None:
-    client = start(access=Access(hosts=("localhost", "127.0.0.1", "::1")))
+    client = start(access=AccessControl(hosts=("localhost", "127.0.0.1", "::1")))
     for host in ("localhost:8000", "127.0.0.1", "[::1]:8000", "LOCALHOST"):
         assert client.get("/v1/models", headers={"Host": host}).status_code == 200, host
     for host in ("evil.example", "localhost.evil.example:8000", "", "[", "127.0.0.1.evil"):
@@ -290,7 +290,7 @@ def test_other_names_and_other_origins_are_refused(start: Start) -> None:
 
 
 def test_ready_turns_false_first(start: Start) -> None:
-    state = State()
+    state = ServerState()
     client = start(state=state)
     assert client.get("/ready").json() == {"ready": True}
     state.draining = True
@@ -306,7 +306,7 @@ def test_logs_and_metrics_tell_what_happened_and_no_text(start: Start, caplog: p
         client.post("/fill-mask", json={"text": secret})
         client.get(f"/{secret}")
         client.post(f"/predict/{secret}", json={"inputs": ["a"]})
-    lines = [json.loads(JsonLines().format(record)) for record in caplog.records if record.name == "litebert.serve"]
+    lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records if record.name == "litebert.serve"]
     assert [(line["route"], line["status"]) for line in lines] == [
         ("/tag", 200), ("/fill-mask", 400), ("(unknown)", 404), ("/predict/{model}", 404)
     ]  # fmt: skip
@@ -323,12 +323,12 @@ def test_a_failure_of_ours_is_500_in_the_same_form_without_the_text(
     def fail(lane: Any, items: Any) -> Any:
         raise RuntimeError("butterscotch")
 
-    monkeypatch.setattr(engine.Asking, "compute", fail)
+    monkeypatch.setattr(engine.TaskScoring, "compute", fail)
     client = start()
     assert problem(client.post("/tag", json={"text": "rain"}), 500)["type"] == "server_error"
     failure = next(record for record in caplog.records if record.getMessage() == "failure")
-    assert "RuntimeError" in JsonLines().format(failure)
-    assert "butterscotch" not in JsonLines().format(failure)
+    assert "RuntimeError" in JsonFormatter().format(failure)
+    assert "butterscotch" not in JsonFormatter().format(failure)
 
 
 def test_a_half_request_is_not_waited_for(registry: Registry) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from litebert.inference import Model
 from litebert.serve.limits import Limits
-from litebert.serve.middleware import Access
+from litebert.serve.middleware import AccessControl
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service
 from tests.conftest import peer
@@ -28,7 +28,7 @@ def test_openais_client_gets_vectors_models_and_errors_that_it_knows(
 ) -> None:
     openai = peer("openai")
     limits = Limits(texts=4)
-    with listening(lambda: Service(registry, limits), limits, Access(keys=(KEY,))) as address:
+    with listening(lambda: Service(registry, limits), limits, AccessControl(keys=(KEY,))) as address:
         client = openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0)
         found = client.embeddings.create(model="mask", input=TEXTS)  # which asks for base64
         vectors = models["mask"].embed(TEXTS)
@@ -107,7 +107,7 @@ def test_the_document_says_where_a_key_is_needed_and_that_bad_bodies_get_400(sta
     plain = start().get("/openapi.json").json()
     assert "securitySchemes" not in plain["components"]
     assert not [name for name in plain["components"]["schemas"] if "Validation" in name]
-    locked = start(access=Access(keys=(KEY,))).get("/openapi.json").json()
+    locked = start(access=AccessControl(keys=(KEY,))).get("/openapi.json").json()
     assert locked["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     assert locked["paths"]["/tag"]["post"]["security"] == [{"key": []}]
     assert "security" not in locked["paths"]["/health"]["get"]

@@ -20,7 +20,7 @@ from litebert.builtin import DEFAULT
 from litebert.inference import Model
 from litebert.model import Albert
 from litebert.serve.limits import Limits
-from litebert.serve.middleware import Access
+from litebert.serve.middleware import AccessControl
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service
 from litebert.tasks import Answer, Tag, Task
@@ -604,7 +604,7 @@ def test_a_key_is_asked_for_and_kept_for_this_tab_only(visit: Open, builtin: Mod
     from playwright.sync_api import expect
 
     registry = Registry.load([DEFAULT])
-    with listening(lambda: Service(registry, Limits()), Limits(), Access(keys=[KEY])) as at:
+    with listening(lambda: Service(registry, Limits()), Limits(), AccessControl(keys=[KEY])) as at:
         page = visit("fill", at, failing=True)
         expect(page.get_by_label("API key", exact=True)).to_be_focused()
         page.keyboard.type("a wrong one")

@@ -23,8 +23,8 @@ from litebert.cli import main
 from litebert.commands.serve import Config, settings_of
 from litebert.serve import json_logs as logs
 from litebert.serve import launch
-from litebert.serve.json_logs import JsonLines
-from litebert.serve.launch import Settings, listen
+from litebert.serve.json_logs import JsonFormatter
+from litebert.serve.launch import ServerSettings, listen
 from tests.conftest import peer
 from tests.serve.conftest import TEXTS
 
@@ -161,7 +161,7 @@ def test_workers_add_up_their_metrics_and_share_their_state(folders: dict[str, P
         assert "litebert_worker_deaths_total 0.0" in figures
 
 
-def die_at_first(settings: Settings, listening: Any) -> None:
+def die_at_first(settings: ServerSettings, listening: Any) -> None:
     """In the place of a worker: one dies, all others wait for their end."""
     assert settings.state_dir is not None
     try:
@@ -175,11 +175,11 @@ def test_a_worker_that_dies_is_told_and_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     peer("prometheus_client")
-    monkeypatch.setattr(launch, "_serve_child", die_at_first)
-    monkeypatch.setattr(launch, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(logs, "to_stderr", lambda level: None)
+    monkeypatch.setattr(launch, "_serve_in_worker", die_at_first)
+    monkeypatch.setattr(launch, "MIN_LIFETIME_S", 0.0)
+    monkeypatch.setattr(logs, "log_to_stderr", lambda level: None)
     starts: list[object] = []
-    original = launch._Processes._start
+    original = launch._WorkerSupervisor._start
 
     def start(processes: Any) -> None:
         original(processes)
@@ -187,12 +187,14 @@ def test_a_worker_that_dies_is_told_and_replaced(
         if len(starts) == 3:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(launch._Processes, "_start", start)
+    monkeypatch.setattr(launch._WorkerSupervisor, "_start", start)
     settings = replace(settings_of(Config(port=0)), workers=2, state_dir=tmp_path)
     listening = listen("127.0.0.1", 0)
     assert launch.launch(settings, listening, lambda: None) == 0
     listening.close()
-    (line,) = [json.loads(JsonLines().format(record)) for record in caplog.records if record.name == "litebert.serve"]
+    (line,) = [
+        json.loads(JsonFormatter().format(record)) for record in caplog.records if record.name == "litebert.serve"
+    ]
     assert (line["event"], line["level"], line["exit_code"]) == ("worker died", "error", 3)
     assert line["pid"] > 0
     assert line["lived_s"] >= 0

@@ -12,7 +12,7 @@ import litebert
 from litebert.inference import Model
 from litebert.model.sentence_head import SentenceMap, unit
 from litebert.serve.limits import Limits
-from litebert.serve.middleware import Access
+from litebert.serve.middleware import AccessControl
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service
 from litebert.tasks import Similarity
@@ -35,13 +35,13 @@ def test_vectors_of_a_server_are_those_of_the_taught_model(
     peer("fastapi")
     from starlette.testclient import TestClient
 
-    from litebert.serve.app import build
+    from litebert.serve.app import build_app
 
     registry, limits = Registry.load([str(folders["mask"]), str(taught)]), Limits()
     model = litebert.load(taught)
     vectors = unit(model.embed(TEXTS))
     with TestClient(
-        build(lambda: Service(registry, limits), limits, Access(), None), base_url="http://localhost"
+        build_app(lambda: Service(registry, limits), limits, AccessControl(), None), base_url="http://localhost"
     ) as it:
         client: Any = it
         plain = client.post("/v1/embeddings", json={"model": "taught", "input": TEXTS}).json()

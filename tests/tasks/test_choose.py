@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from litebert.data.batches import Batch, Example, collate
-from litebert.data.tables import Source
+from litebert.data.tables import TableOptions
 from litebert.errors import ConfigError, DataError
 from litebert.inference import Model
 from litebert.loading import load
@@ -146,7 +146,7 @@ def test_what_is_wrong_is_told_with_its_place_or_left_out(
     path.write_text(f"{json.dumps(LAMP)}\n{json.dumps(LAMP | change)}\n", encoding="utf-8")
     with pytest.raises(DataError, match=f"t.jsonl, line 2: .*{message}"):
         Choose.read(path)
-    source = Source(skip_bad=True)
+    source = TableOptions(skip_bad=True)
     assert len(Choose.read(path, source)) == 1
     assert len(source.skipped) == 1
 

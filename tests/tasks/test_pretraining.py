@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from scipy.stats import entropy  # type: ignore[import-untyped]
 from torch import Tensor
 
-from litebert.data.pretraining import PretrainingBatch, PretrainingData, Stage
-from litebert.data.segments import Sentences
-from litebert.data.shards import Stream
+from litebert.data.pretraining import PretrainingBatch, PretrainingData, TrainingStage
+from litebert.data.segments import SentenceObjective
+from litebert.data.shards import TokenStream
 from litebert.inference import Model
 from litebert.model import Albert, AlbertConfig, preset, pretraining_heads
 from litebert.model.config import Sharing
@@ -38,11 +38,11 @@ def data(tokenizer: Tokenizer) -> PretrainingData:
     return data_of(tokenizer)
 
 
-def data_of(tokenizer: Tokenizer, sentences: Sentences = "order") -> PretrainingData:
+def data_of(tokenizer: Tokenizer, sentences: SentenceObjective = "order") -> PretrainingData:
     """Batches of a corpus whose ids the model knows."""
     stream = corpus_of(prose(60, longest=10)).stream
-    stream = Stream([10 + ids * 7919 % (tokenizer.vocab_size - 10) for ids in stream.ids], stream.bits)
-    return PretrainingData(stream, tokenizer, [Stage(0, 16, LENGTH)], seed=0, sentences=sentences)
+    stream = TokenStream([10 + ids * 7919 % (tokenizer.vocab_size - 10) for ids in stream.ids], stream.bits)
+    return PretrainingData(stream, tokenizer, [TrainingStage(0, 16, LENGTH)], seed=0, sentences=sentences)
 
 
 def figures(objective: PretrainingObjective, batches: list[PretrainingBatch], depth: int = 3) -> dict[str, Tensor]:
@@ -109,7 +109,7 @@ def test_without_pairs_the_loss_is_that_of_the_tokens(model: Model, tokenizer: T
 
 @pytest.mark.parametrize("sentences", ["order", "none"])
 def test_sizes_that_come_again_change_no_figure_and_no_gradient(
-    model: Model, tokenizer: Tokenizer, sentences: Sentences
+    model: Model, tokenizer: Tokenizer, sentences: SentenceObjective
 ) -> None:
     data, objective, sizes = data_of(tokenizer, sentences), PretrainingObjective(model.albert), set()
     for step in range(4):

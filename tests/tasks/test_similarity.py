@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 import litebert
 from litebert.data.batches import Example, collate
-from litebert.data.tables import Source
+from litebert.data.tables import TableOptions
 from litebert.errors import CheckpointError, DataError
 from litebert.files import read_json
 from litebert.inference import Model
@@ -93,7 +93,7 @@ def test_what_cannot_be_read_is_named_and_can_be_left_out(tmp_path: Path, conten
     path.write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=complaint):
         Similarity.read(path)
-    source = Source(skip_bad=True)
+    source = TableOptions(skip_bad=True)
     Similarity.read(path, source)
     assert len(source.skipped) == 1
 

@@ -14,8 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from litebert.data.batches import IGNORED, Example, collate
-from litebert.data.tables import Source
+from litebert.data.batches import IGNORE_INDEX, Example, collate
+from litebert.data.tables import TableOptions
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.inference import Model
 from litebert.loading import load
@@ -65,8 +65,8 @@ def told(task: Tag, records: list[TagInput], tokenizer: Tokenizer, length: int) 
     for example in examples:
         scores = torch.zeros(len(example.sequences), example.length, len(task.tags))
         for row, window in enumerate(example.sequences):
-            target = torch.from_numpy(targets.get(id(window), np.full(1, IGNORED)))
-            columns = (target != IGNORED).nonzero()[:, 0]
+            target = torch.from_numpy(targets.get(id(window), np.full(1, IGNORE_INDEX)))
+            columns = (target != IGNORE_INDEX).nonzero()[:, 0]
             scores[row, columns, target[columns]] = 9.0
         found.append((example, {"scores": scores}))
     return found
@@ -163,7 +163,7 @@ def test_a_wrong_span_is_refused_with_its_line_or_left_out(tmp_path: Path, spans
     path = written(tmp_path / "t.jsonl", good + "\n" + json.dumps({"text": "Ada ran", "spans": spans}))
     with pytest.raises(DataError, match=f"line 2.*{message}"):
         Tag.read(path)
-    source = Source(skip_bad=True)
+    source = TableOptions(skip_bad=True)
     assert len(Tag.read(path, source)) == len(source.skipped) == 1
 
 
@@ -175,7 +175,7 @@ def test_a_wrong_line_leaves_out_its_sentence_only(tmp_path: Path, content: str,
     path = written(tmp_path / "t.txt", content)
     with pytest.raises(DataError, match=message):
         Tag.read(path)
-    assert [record.text for record in Tag.read(path, Source(skip_bad=True))] == ["Ada"]
+    assert [record.text for record in Tag.read(path, TableOptions(skip_bad=True))] == ["Ada"]
 
 
 @pytest.mark.parametrize(("name", "message"), [("t.csv", "do not fit into .csv"), ("t.conll", "holds no sentences")])
@@ -242,7 +242,7 @@ def test_only_the_first_token_of_a_word_is_a_target(tokenizer: Tokenizer) -> Non
     offsets = tokenizer.encode([record.text])[0].offsets
     begins = {0: 0, 4: 1, 15: 0}
     assert [int(target) for target in example.target] == [
-        IGNORED if number in (0, len(offsets) - 1) else begins.pop(start, IGNORED)
+        IGNORE_INDEX if number in (0, len(offsets) - 1) else begins.pop(start, IGNORE_INDEX)
         for number, (start, _) in enumerate(offsets)
     ]
     assert not begins
@@ -313,7 +313,7 @@ def test_a_window_that_cuts_a_span_is_a_valid_sequence_for_the_crf(
     def valid(crf: bool) -> list[bool]:
         task = Tag(tags, crf=crf, scheme=scheme)  # type: ignore[arg-type]
         examples = task.labelled([long_record()], task.features([long_record()], tokenizer, 32))
-        return [is_valid(example.target[example.target != IGNORED].tolist(), tags, scheme) for example in examples]
+        return [is_valid(example.target[example.target != IGNORE_INDEX].tolist(), tags, scheme) for example in examples]
 
     assert not all(valid(crf=False))  # there are such windows
     assert all(valid(crf=True))
@@ -366,13 +366,13 @@ def test_the_crf_s_likelihood_is_that_of_counting_all_sequences() -> None:
     scores, transitions = torch.randn(3, columns, tags), torch.randn(tags, tags)
     start, end = torch.randn(tags), torch.randn(tags)
     transitions[0, 2] = -1e4
-    targets = torch.full((3, columns), IGNORED)
+    targets = torch.full((3, columns), IGNORE_INDEX)
     targets[0, [1, 2, 4]] = torch.tensor([0, 1, 2])
     targets[1, [3]] = torch.tensor([2])
     targets[2, [0, 1, 2, 3, 5]] = torch.tensor([1, 1, 0, 0, 1])
     found = log_likelihood(scores, targets, transitions, start, end)
     for row in range(3):
-        shown = (targets[row] != IGNORED).nonzero()[:, 0]
+        shown = (targets[row] != IGNORE_INDEX).nonzero()[:, 0]
 
         def worth(path: tuple[int, ...], row: int = row, shown: torch.Tensor = shown) -> torch.Tensor:
             steps = [transitions[pair].double() for pair in pairwise(path)]
@@ -385,7 +385,7 @@ def test_the_crf_s_likelihood_is_that_of_counting_all_sequences() -> None:
 
 
 def test_a_sequence_without_labels_is_worth_nothing() -> None:
-    nothing = torch.full((1, 4), IGNORED)
+    nothing = torch.full((1, 4), IGNORE_INDEX)
     assert log_likelihood(torch.randn(1, 4, 3), nothing, torch.zeros(3, 3), torch.zeros(3), torch.zeros(3)).item() == 0
 
 
@@ -399,7 +399,7 @@ def test_a_crf_that_has_learned_nothing_prefers_no_neighbour(model: Model) -> No
         batch = collate(examples, model.tokenizer.pad_id)
         loss = task.loss(task.scores(albert, batch), batch)
     allowed = (rules_of(BIO, "bio").transitions == 0).astype(float)
-    counts = [int((example.target != IGNORED).sum()) for example in examples]
+    counts = [int((example.target != IGNORE_INDEX).sum()) for example in examples]
     first = (rules_of(BIO, "bio").start == 0).astype(float)
     ways = [float((first @ np.linalg.matrix_power(allowed, count - 1)).sum()) for count in counts]
     assert loss.item() == pytest.approx(sum(map(np.log, ways)) / sum(counts), rel=1e-5)
@@ -426,7 +426,7 @@ def test_the_loss_is_cross_entropy_over_labelled_tokens(model: Model) -> None:
     batch = collate(task.labelled(records, task.features(records, model.tokenizer, 64)), model.tokenizer.pad_id)
     assert batch.targets is not None
     scores = torch.randn(*batch.targets.shape, len(BIO))
-    shown = batch.targets != IGNORED
+    shown = batch.targets != IGNORE_INDEX
     expected = -scores[shown].log_softmax(-1)[torch.arange(int(shown.sum())), batch.targets[shown]].mean()
     assert task.loss({"scores": scores}, batch).item() == pytest.approx(expected.item())
     assert task.divergence({"scores": scores}, {"scores": scores}, batch).item() == 0

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from litebert.data.batches import IGNORED, collate
-from litebert.data.sentence_chunks import parts_of
+from litebert.data.batches import IGNORE_INDEX, collate
+from litebert.data.sentence_chunks import split_into_chunks
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.inference import Model
 from litebert.loading import HUB_FILES, load
@@ -78,7 +78,7 @@ def test_targets_are_padded_and_what_is_padded_does_not_count(translator: Model)
     examples = learned(task, translator, RECORDS[:3])
     batch = collate(examples, 0)
     assert batch.targets is not None
-    assert (batch.targets == IGNORED).any()
+    assert (batch.targets == IGNORE_INDEX).any()
     assert batch.targets[0, 0] == task.target.cls_id
     together = task.loss(task.scores(translator.albert, batch), batch)
     counts = torch.tensor([len(example.target) - 1 for example in examples])
@@ -243,14 +243,14 @@ def test_pairs_of_several_lines_are_learned_from(translator: Model) -> None:
 def test_no_word_is_lost_where_a_sentence_is_cut(tokenizer: Tokenizer) -> None:
     text = "The keeper of the lighthouse and the baker of the village " * 9 + ". Rain fell. It fell again."
     for longest in (8, 12, 30):
-        parts = parts_of(text, tokenizer, longest)
+        parts = split_into_chunks(text, tokenizer, longest)
         assert "".join("".join(parts).split()) == "".join(text.split())
         assert longest < 12 or " ".join(parts) == text  # a word of more pieces than fit is cut too
         assert max(len(one) for one in tokenizer.encode(parts)) <= longest + 2
 
 
 def test_short_sentences_are_read_together(tokenizer: Tokenizer) -> None:
-    assert parts_of("Rain fell. It fell.", tokenizer, 60) == ["Rain fell. It fell."]
+    assert split_into_chunks("Rain fell. It fell.", tokenizer, 60) == ["Rain fell. It fell."]
 
 
 def test_what_cannot_be_read_is_reported_and_copied_where_the_decoder_says_unknown(translator: Model) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from litebert.errors import ConfigError, DataError
 from litebert.tokenizer import Tokenizer, train_unigram, train_wordpiece, training
-from litebert.tokenizer.training import LINE_LIMIT
+from litebert.tokenizer.training import MAX_LINE_CHARACTERS
 from tests.conftest import PROSE
 
 TRAINERS = [train_unigram, train_wordpiece]
@@ -65,7 +65,7 @@ def test_the_same_text_gives_the_same_vocabulary(train: Train) -> None:
 
 
 def test_the_seed_decides_which_lines_are_sampled(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "SAMPLED_CHARACTERS", 2_000)
+    monkeypatch.setattr(training, "MAX_SAMPLED_CHARACTERS", 2_000)
     names = [f"{first}{middle}{last}" for first in "bdfgk" for middle in "aeiou" for last in "lmnrstvz"]
     lines = [f"{name} met {name}s of {name}land" for name in names]
     first, again, other = (train(lines, 120, seed=seed).fingerprint for seed in (1, 1, 2))
@@ -78,22 +78,28 @@ def test_lines_may_come_from_a_generator(train: Train) -> None:
 
 
 def test_lines_longer_than_the_limit_are_learned_from(train: Train) -> None:
-    line = "zebra " * LINE_LIMIT
-    assert len(line) > LINE_LIMIT
+    line = "zebra " * MAX_LINE_CHARACTERS
+    assert len(line) > MAX_LINE_CHARACTERS
     tokenizer = train([*PROSE, line], 150)
     assert tokenizer.unk_id not in tokenizer.encode(["zebra"])[0].ids
 
 
 def test_a_long_line_without_spaces_is_learned_from(train: Train) -> None:
-    tokenizer = train([*PROSE, "語" * (LINE_LIMIT * 5)], 150)
+    tokenizer = train([*PROSE, "語" * (MAX_LINE_CHARACTERS * 5)], 150)
     assert tokenizer.token(tokenizer.encode(["語"])[0].ids[-2]).endswith("語")
 
 
 def test_cutting_long_lines_loses_no_character() -> None:
-    lines = ["a b " * LINE_LIMIT, "x" * (2 * LINE_LIMIT + 7), "short", "y" * LINE_LIMIT, " " + "z" * LINE_LIMIT]
-    cut = list(training._short(lines))
+    lines = [
+        "a b " * MAX_LINE_CHARACTERS,
+        "x" * (2 * MAX_LINE_CHARACTERS + 7),
+        "short",
+        "y" * MAX_LINE_CHARACTERS,
+        " " + "z" * MAX_LINE_CHARACTERS,
+    ]
+    cut = list(training._split_long_lines(lines))
     assert "".join(cut) == "".join(lines)
-    assert max(map(len, cut)) <= LINE_LIMIT
+    assert max(map(len, cut)) <= MAX_LINE_CHARACTERS
 
 
 @pytest.mark.parametrize("lines", [HINDI, THAI], ids=["hindi", "thai"])

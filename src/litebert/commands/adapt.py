@@ -65,7 +65,7 @@ def run(config: Config) -> None:
     import json
 
     from litebert.console import progress_bar
-    from litebert.data.tables import Source
+    from litebert.data.tables import TableOptions
     from litebert.fewshot import Adapted
     from litebert.loading import load
     from litebert.tasks import TASKS, Tag
@@ -75,7 +75,7 @@ def run(config: Config) -> None:
     is_tag = config.task == Tag.name
     if is_tag and config.unlabelled is not None:
         raise ConfigError("--unlabelled says nothing of tags; leave it out")
-    source = Source.of(config.columns, config.skip_bad)
+    source = TableOptions.of(config.columns, config.skip_bad)
     task: Any = TASKS[config.task]
     records = task.read(config.examples, source)
     around = [] if config.unlabelled is None else _texts(config.unlabelled, config)
@@ -146,12 +146,12 @@ def _tagger(
 def _texts(path: Path, config: Config) -> list[str]:
     """Of a plain file or of a table, in which columns have the same names as in that of the examples."""
     from litebert.data.corpus import read_lines
-    from litebert.data.tables import PLAIN, Source, format_of, read_rows
+    from litebert.data.tables import PLAIN_TEXT_SUFFIXES, TableOptions, format_suffix, read_rows
 
-    if format_of(path) in PLAIN:
+    if format_suffix(path) in PLAIN_TEXT_SUFFIXES:
         return [line.strip() for line in read_lines([path]) if line.strip()]
     columns = [column for column in config.columns if column.startswith(("text=", "text_a="))]
-    rows = [row.values.get("text") for row in read_rows(path, Source.of(columns, config.skip_bad))]
+    rows = [row.values.get("text") for row in read_rows(path, TableOptions.of(columns, config.skip_bad))]
     texts = [str(text).strip() for text in rows if text is not None and str(text).strip()]
     if not texts:
         raise DataError(f"{path}: no text in column 'text'; name the column with --columns text=NAME")

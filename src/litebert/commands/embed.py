@@ -56,8 +56,8 @@ def run(config: Config) -> None:
     import numpy as np
 
     from litebert.console import progress_bar
-    from litebert.data.texts import texts_of
-    from litebert.files import replacing
+    from litebert.data.texts import read_texts
+    from litebert.files import atomic_path
     from litebert.loading import load
     from litebert.search.knn import packed, shortened
     from litebert.train.device import pick_device
@@ -66,7 +66,7 @@ def run(config: Config) -> None:
     set_answering(model, config.precision)
     if config.size is not None and config.size > model.dimensions:
         raise ConfigError(f"size={config.size} is more than the {model.dimensions} numbers of this model's vectors")
-    texts = list(texts_of(config.input, config.columns))
+    texts = list(read_texts(config.input, config.columns))
     if not texts:
         raise DataError(f"{config.input}: holds no text; give a file with a text per line")
     console, rows = make_console(), []
@@ -81,6 +81,6 @@ def run(config: Config) -> None:
             else:
                 rows.append(found)
     if config.output != "-":
-        with replacing(Path(config.output)) as temporary, temporary.open("wb") as file:
+        with atomic_path(Path(config.output)) as temporary, temporary.open("wb") as file:
             np.save(file, np.concatenate(rows), allow_pickle=False)
         console.print(f"{len(texts):,} vectors in {config.output}", highlight=False, markup=False)

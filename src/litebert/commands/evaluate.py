@@ -189,7 +189,7 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
     """The evaluation of one model on one file as data; the model is loaded by its name where it is not given."""
     from litebert.console import progress_bar
     from litebert.data.corpus import read_lines
-    from litebert.data.tables import TABLES, Source, format_of
+    from litebert.data.tables import TABLE_SUFFIXES, TableOptions, format_suffix
     from litebert.loading import load
     from litebert.measure.calibration import calibration_error
     from litebert.tasks import Mask, Similarity, TrainableTask
@@ -199,11 +199,11 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
     model = (model or load(model_name)).to(pick_device(config.device))
     set_answering(model, config.precision, config.passes, config.speed)
     task: Any = model.task if config.task in (None, getattr(model.task, "name", None)) else Similarity()
-    if not isinstance(task, TrainableTask if format_of(data) in TABLES else (TrainableTask, Mask)):
+    if not isinstance(task, TrainableTask if format_suffix(data) in TABLE_SUFFIXES else (TrainableTask, Mask)):
         raise ConfigError(
             f"{model_name} was not taught a task that can be evaluated on {data}; run litebert finetune first"
         )
-    source = Source.of(config.columns, config.skip_bad)
+    source = TableOptions.of(config.columns, config.skip_bad)
     if isinstance(task, Mask):
         lines = [line for line in read_lines([data]) if line.strip()]
         records = hide(lines, model.tokenizer, model.max_length)

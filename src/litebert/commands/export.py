@@ -26,7 +26,7 @@ from litebert.builtin import DEFAULT
 from litebert.compress.evaluation import check_test, scores_of
 from litebert.console import make_console, status
 from litebert.errors import CheckpointError, ConfigError, require_extra
-from litebert.files import replacing, write_json
+from litebert.files import atomic_path, write_json
 from litebert.run_folder import refuse_overwrite, write_run
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _written(config: Config, module: Answers | Vectors, model: Model, console: C
     with status(console, f"writing {path}, {takes}"):
         if config.format == "torch":
             program = program_of(module, model.config.max_position_embeddings)
-            with replacing(path) as temporary, temporary.open("wb") as file:
+            with atomic_path(path) as temporary, temporary.open("wb") as file:
                 torch.export.save(program, file)
         elif config.format == "compiled":
             write_compiled(program_of(module, model.config.max_position_embeddings), path)
@@ -160,7 +160,7 @@ def _written(config: Config, module: Answers | Vectors, model: Model, console: C
             graph = graph_of(module, model.config.max_position_embeddings)
             if config.int8:
                 quantize_graph(graph)
-            with replacing(path) as temporary:
+            with atomic_path(path) as temporary:
                 temporary.write_bytes(graph.SerializeToString())
     names = list(module(**_example(1, 4)))
     figures: dict[str, Any] = {"file": path.name, "megabytes": path.stat().st_size / 1e6, "outputs": names}

@@ -26,11 +26,11 @@ from litebert.builtin import DEFAULT
 from litebert.checks import check_counts_and_seed
 from litebert.console import make_console
 from litebert.errors import ConfigError, DataError
-from litebert.files import replacing
+from litebert.files import atomic_path
 from litebert.run_folder import set_answering
 
 if TYPE_CHECKING:
-    from litebert.data.tables import Source
+    from litebert.data.tables import TableOptions
     from litebert.inference import Model
 
 LINE_LIMIT_BYTES = 16 << 20
@@ -70,7 +70,7 @@ class Config:
 
 
 def run(config: Config) -> None:
-    from litebert.data.tables import Source
+    from litebert.data.tables import TableOptions
     from litebert.loading import load
     from litebert.train.device import pick_device
 
@@ -78,7 +78,7 @@ def run(config: Config) -> None:
         raise ConfigError(f"output={config.output} is the input, which the answers would replace; name another file")
     model = load(config.model).to(pick_device(config.device))
     set_answering(model, config.precision, config.passes, config.speed)
-    source = Source.of(config.columns, config.skip_bad, keep_empty=True)
+    source = TableOptions.of(config.columns, config.skip_bad, keep_empty=True)
     records = _records(config, source, model)
     console, count = make_console(), 0
     with ExitStack() as stack:
@@ -86,7 +86,7 @@ def run(config: Config) -> None:
             out = sys.stdout
         else:
             status = stack.enter_context(console.status("answering"))
-            out = stack.enter_context(stack.enter_context(replacing(Path(config.output))).open("w", encoding="utf-8"))
+            out = stack.enter_context(stack.enter_context(atomic_path(Path(config.output))).open("w", encoding="utf-8"))
         for some in _chunks(records, max(GATHERED[model.device.type], config.batch_size or 0)):
             for answer in _answers(model, some, source, config.batch_size):
                 out.write(json.dumps(answer, ensure_ascii=False) + "\n")
@@ -102,7 +102,7 @@ def run(config: Config) -> None:
 
 
 def _answers(
-    model: Model, records: Sequence[Any], source: Source, batch_size: int | None
+    model: Model, records: Sequence[Any], source: TableOptions, batch_size: int | None
 ) -> Iterator[dict[str, Any] | None]:
     """One for every record. What cannot be answered is found by halves: all before it gets its answer first."""
     from litebert.inference.records import as_record
@@ -152,14 +152,14 @@ def _chunks(records: Iterator[Any], most: int) -> Iterator[list[Any]]:
             yield chunk
 
 
-def _records(config: Config, source: Source, model: Model) -> Iterator[Any]:
+def _records(config: Config, source: TableOptions, model: Model) -> Iterator[Any]:
     """The task's record for every line or row, or BLANK, so that answers keep step with lines."""
     from litebert.data.corpus import decode_line
-    from litebert.data.tables import PLAIN, format_of, read_text
+    from litebert.data.tables import PLAIN_TEXT_SUFFIXES, format_suffix, read_text
     from litebert.inference.records import is_blank
 
     path, name = Path(config.input), "standard input" if config.input == "-" else config.input
-    if config.input != "-" and (path.is_dir() or format_of(path) not in PLAIN):
+    if config.input != "-" and (path.is_dir() or format_suffix(path) not in PLAIN_TEXT_SUFFIXES):
         for where, item in model.items_of(path, source):
             if is_blank(item):
                 yield BLANK

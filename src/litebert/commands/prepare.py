@@ -32,7 +32,7 @@ from litebert.run_folder import INTERRUPTED, refuse_overwrite, write_run
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from litebert.data.decontamination import Excluded
+    from litebert.data.decontamination import ExcludedNgrams
     from litebert.data.shards import ShardIndex
 
 MOST_WORKERS = 4  # by itself: each takes up to 190 MB, and all of it shall stay below a gigabyte
@@ -113,9 +113,9 @@ def run(config: Config) -> int:
 
 
 def _prepare(config: Config, console: Console) -> ShardIndex:
-    from litebert.data.corpus import Reading, find_files, size_on_disk
+    from litebert.data.corpus import ReadOptions, find_files, total_size
     from litebert.data.encode import read_dictionary
-    from litebert.data.prepare import Corpus, prepare
+    from litebert.data.prepare import CorpusConfig, prepare
     from litebert.data.shards import JOURNAL
     from litebert.tokenizer import Tokenizer
 
@@ -125,7 +125,7 @@ def _prepare(config: Config, console: Console) -> ShardIndex:
     if config.tokenizer is None:
         raise ConfigError("--tokenizer is missing; make one with: litebert tokenizer --input FILES --out tok")
     files = find_files(config.input)
-    corpus = Corpus(
+    corpus = CorpusConfig(
         files=tuple(files),
         text_column=config.text_column,
         encoding=config.encoding,
@@ -142,27 +142,29 @@ def _prepare(config: Config, console: Console) -> ShardIndex:
     )
     if (config.out / JOURNAL).exists():
         _say(console, f"continuing the unfinished run in {config.out}")
-    total = size_on_disk(corpus.own_files)
+    total = total_size(corpus.own_files)
     tokenizer = Tokenizer.load(builtin.folder_of(config.tokenizer))
     with _progress(console, total) as advance:
-        reading = Reading(advance=advance, notice=lambda line: _say(console, line))
+        reading = ReadOptions(advance=advance, notice=lambda line: _say(console, line))
         return prepare(corpus, tokenizer, config.out, _engine(config, total), reading)
 
 
-def _excluded(config: Config, console: Console) -> Excluded | None:
-    from litebert.data.corpus import Reading, find_files, read_documents
-    from litebert.data.decontamination import FEWEST, Excluded
+def _excluded(config: Config, console: Console) -> ExcludedNgrams | None:
+    from litebert.data.corpus import ReadOptions, find_files, read_documents
+    from litebert.data.decontamination import MIN_WORDS, ExcludedNgrams
 
     if config.exclude is None:
         return None
     if not config.exclude:
         raise ConfigError("--exclude names no file; give some, or leave it out")
-    reading = Reading(text_column=config.text_column, encoding=config.encoding)
+    reading = ReadOptions(text_column=config.text_column, encoding=config.encoding)
     with console.status("reading what is to be left out"):
-        excluded = Excluded.of(read_documents(find_files(config.exclude), reading))
+        excluded = ExcludedNgrams.of(read_documents(find_files(config.exclude), reading))
     if not excluded.runs:
-        raise ConfigError(f"exclude: no line of {config.exclude[0]} has {FEWEST} words, so nothing would be left out")
-    short = f"; {excluded.too_short:,} lines have fewer than {FEWEST} and are not looked for"
+        raise ConfigError(
+            f"exclude: no line of {config.exclude[0]} has {MIN_WORDS} words, so nothing would be left out"
+        )
+    short = f"; {excluded.too_short:,} lines have fewer than {MIN_WORDS} and are not looked for"
     runs = sum(map(len, excluded.runs.values()))
     _say(console, f"leaving out what holds one of {runs:,} runs of words{short if excluded.too_short else ''}")
     return excluded
@@ -175,7 +177,7 @@ def _engine(config: Config, total: int) -> Callable[[Any], Any]:
         return partial(engines.ray_cluster, workers=config.workers)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     workers = config.workers or (1 if total < SMALL_BYTES else min(cores, MOST_WORKERS))
-    return engines.one_process if workers == 1 else partial(engines.processes, workers=workers)
+    return engines.in_process if workers == 1 else partial(engines.process_pool, workers=workers)
 
 
 def _part(text: str) -> tuple[int, int]:
@@ -186,20 +188,20 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def _merge(config: Config, console: Console) -> ShardIndex:
-    from litebert.data.shard_merge import merge
+    from litebert.data.shard_merge import merge_shards
 
     assert config.out is not None
-    index, notes = merge(config.merge, config.out)
+    index, notes = merge_shards(config.merge, config.out)
     for note in notes:
         _say(console, note)
     return index
 
 
 def _inspect(folder: Path, console: Console) -> None:
-    from litebert.data.shard_summary import describe
+    from litebert.data.shard_summary import describe_shards
     from litebert.data.shards import Shards
 
-    for line in describe(Shards(folder)):
+    for line in describe_shards(Shards(folder)):
         print(line)
 
 

@@ -70,15 +70,15 @@ class Config:
 
 
 def run(config: Config) -> None:
-    from litebert.data.texts import texts_of
+    from litebert.data.texts import read_texts
 
     console = make_console()
     old = _existing(config)
     # all files are read before anything is made or added: a command that fails changes nothing
-    texts = [text for path in config.add for text in texts_of(str(path), config.columns)]
+    texts = [text for path in config.add for text in read_texts(str(path), config.columns)]
     if config.add and not texts:
         raise DataError(f"{', '.join(map(str, config.add))}: no text to add; give a file with a text per line")
-    queries = [*config.query, *(texts_of(config.input) if config.input else ())]
+    queries = [*config.query, *(read_texts(config.input) if config.input else ())]
     index, model = _opened(config, old)
     if texts:
         _add(config, index, model, texts, console)

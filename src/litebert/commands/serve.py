@@ -21,7 +21,7 @@ from litebert.console import make_console
 from litebert.errors import ConfigError, require_extra
 
 if TYPE_CHECKING:
-    from litebert.serve.launch import Settings
+    from litebert.serve.launch import ServerSettings
     from litebert.serve.limits import Limits
 
 KEYS = "LITEBERT_API_KEYS"
@@ -126,10 +126,10 @@ def run(config: Config) -> int:
         return launch(settings, listening, started)
 
 
-def settings_of(config: Config) -> Settings:
-    from litebert.serve.launch import Settings
+def settings_of(config: Config) -> ServerSettings:
+    from litebert.serve.launch import ServerSettings
 
-    return Settings(
+    return ServerSettings(
         tuple(config.models), config.host, config.port, config.engine, keys_of(config), tuple(config.allowed_hosts),
         config.open_metrics, config.workers, Path(config.state_dir) if config.state_dir else None,
         Path(config.runs) if config.runs else None, config.drain_s, config.quiet, limits_of(config),

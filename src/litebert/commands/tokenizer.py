@@ -101,7 +101,7 @@ def _import(config: Config, path: Path) -> Tokenizer:
 
 def _train(config: Config) -> Tokenizer:
     from litebert.console import progress_bar
-    from litebert.data.corpus import Reading, find_files, read_lines, size_on_disk
+    from litebert.data.corpus import ReadOptions, find_files, read_lines, total_size
     from litebert.tokenizer import train_unigram, train_wordpiece
 
     console = make_console()
@@ -109,7 +109,7 @@ def _train(config: Config) -> Tokenizer:
     unreadable: list[DataError] = []
 
     def lines(progress: Progress) -> Iterator[str]:
-        reading = Reading(
+        reading = ReadOptions(
             config.text_column,
             config.encoding,
             advance=lambda read: progress.advance(progress.task_ids[0], read),
@@ -122,7 +122,7 @@ def _train(config: Config) -> Tokenizer:
             unreadable.append(error)
             raise
 
-    with progress_bar(console, "reading", size_on_disk(files)) as progress:
+    with progress_bar(console, "reading", total_size(files)) as progress:
         try:
             return (train_wordpiece if config.kind == "wordpiece" else train_unigram)(
                 lines(progress),

@@ -24,7 +24,7 @@ def examples_of(model: Model, path: Path, columns: tuple[str, ...], most: int | 
 
     from litebert.data.batches import Example
     from litebert.data.corpus import read_lines
-    from litebert.data.tables import TABLES, Source, format_of
+    from litebert.data.tables import TABLE_SUFFIXES, TableOptions, format_suffix
     from litebert.tasks import TrainableTask
     from litebert.tasks.text import TextTask
 
@@ -33,10 +33,10 @@ def examples_of(model: Model, path: Path, columns: tuple[str, ...], most: int | 
             return list(items)
         return [items[i] for i in np.linspace(0, len(items) - 1, most).round().astype(int)]
 
-    task, plain = model.task, format_of(path) not in TABLES
+    task, plain = model.task, format_suffix(path) not in TABLE_SUFFIXES
     if isinstance(task, TrainableTask) and not (plain and isinstance(task, TextTask)):
         texts = tuple(one for one in columns if not one.startswith("label="))
-        items = chosen(list(model.items_of(path, Source.of(texts))))
+        items = chosen(list(model.items_of(path, TableOptions.of(texts))))
         records = [model.parse(item, where) for where, item in items]
         examples = task.features(records, model.tokenizer, model.max_length)
     elif not plain:
@@ -57,14 +57,14 @@ def examples_of(model: Model, path: Path, columns: tuple[str, ...], most: int | 
 
 def check_test(model: Model, test: Path | None, columns: tuple[str, ...]) -> None:
     """Refuse before the work what could not be scored after it."""
-    from litebert.data.tables import Source
+    from litebert.data.tables import TableOptions
     from litebert.tasks import TrainableTask
 
     if test is None:
         return
     if not isinstance(model.task, TrainableTask):
         raise ConfigError(f"test={test} needs a model that was taught a task, and {model.source} was not; leave it out")
-    records = model.task.read(test, Source.of(columns))
+    records = model.task.read(test, TableOptions.of(columns))
     model.task.check(records)
     if not records:
         raise DataError(f"{test}: holds no examples that can be read; check the file")

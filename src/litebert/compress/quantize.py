@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from litebert.data.batches import Batch, Example, by_length, collate
+from litebert.data.batches import Batch, Example, batches_by_length, collate
 from litebert.errors import ConfigError, DataError
 from litebert.fewshot import Adapted
 from litebert.inference import Model
@@ -98,5 +98,5 @@ def _ranges(model: Model, examples: Sequence[Example], advance: Callable[[int], 
 
 def _batches(model: Model, examples: Sequence[Example]) -> list[Batch]:
     alone = [Example([sequence]) for example in examples for sequence in example.sequences[:1]]
-    groups = by_length([example.length for example in alone], BATCH, alike=1.0)  # padding has no say
+    groups = batches_by_length([example.length for example in alone], BATCH, alike=1.0)  # padding has no say
     return [collate([alone[i] for i in group], model.tokenizer.pad_id).to(model.device) for group in groups]

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-IGNORED = -100
+IGNORE_INDEX = -100
 """A target that no loss looks at: torch's own mark for it."""
-NEIGHBOURS = 32  # batches among which examples of similar length are gathered
+BUCKET_BATCHES = 32  # batches among which examples of similar length are gathered
 
 
-class Tokens(Protocol):
+class TokenSequence(Protocol):
     """What the model reads as one sequence."""
 
     @property
@@ -32,7 +32,7 @@ class Tokens(Protocol):
 class Example:
     """A record as the model reads it."""
 
-    sequences: Sequence[Tokens]
+    sequences: Sequence[TokenSequence]
     """Together they get one answer."""
     target: Any = None
     """What the loss compares with: a number or an array; None when there is nothing to learn from."""
@@ -74,7 +74,9 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         if torch.device(device).type == "cpu":
             return self
-        moved: dict[str, Any] = {name: _moved(value, torch.device(device)) for name, value in self.tensors().items()}
+        moved: dict[str, Any] = {
+            name: _to_device(value, torch.device(device)) for name, value in self.tensors().items()
+        }
         return replace(self, **moved)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -87,13 +89,13 @@ class Batch:
         return torch.ones_like(self.input_ids, dtype=torch.bool) if self.attention_mask is None else self.attention_mask
 
 
-def _moved(value: Tensor, device: torch.device) -> Tensor:
+def _to_device(value: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and value.device.type == "cpu":
         value = value.pin_memory()  # else the host waits until the GPU has done all that comes before the copy
     return value.to(device, non_blocking=True)
 
 
-def pad(sequences: Sequence[Tokens], pad_id: int) -> Batch:
+def pad(sequences: Sequence[TokenSequence], pad_id: int) -> Batch:
     """Pad to the longest of these sequences."""
     return collate([Example([sequence]) for sequence in sequences], pad_id)
 
@@ -120,24 +122,26 @@ def collate(examples: Sequence[Example], pad_id: int, columns: int | None = None
         torch.from_numpy(owner),
         len(examples),
         torch.from_numpy(lengths),
-        _targets(examples, width),
+        _stacked_targets(examples, width),
         tokens=int(lengths.sum()),
-        states=_states(examples, width),
+        states=_padded_states(examples, width),
     )
 
 
-def _targets(examples: Sequence[Example], columns: int) -> Tensor | None:
+def _stacked_targets(examples: Sequence[Example], columns: int) -> Tensor | None:
     if any(example.target is None for example in examples):
         return None
     arrays = [np.asarray(example.target) for example in examples]
     if examples[0].by_token or (arrays[0].ndim == 1 and len({array.shape for array in arrays}) > 1):
         width = columns if examples[0].by_token else max(map(len, arrays))
         padding = ((0, width - len(array)) for array in arrays)
-        arrays = [np.pad(array, pads, constant_values=IGNORED) for array, pads in zip(arrays, padding, strict=True)]
+        arrays = [
+            np.pad(array, pads, constant_values=IGNORE_INDEX) for array, pads in zip(arrays, padding, strict=True)
+        ]
     return torch.from_numpy(np.stack(arrays))
 
 
-def _states(examples: Sequence[Example], columns: int) -> Tensor | None:
+def _padded_states(examples: Sequence[Example], columns: int) -> Tensor | None:
     """Padded with 0."""
     known = [one for example in examples for one in example.states or ()]
     if not known or any(example.states is None for example in examples):
@@ -148,7 +152,9 @@ def _states(examples: Sequence[Example], columns: int) -> Tensor | None:
     return padded
 
 
-def by_length(lengths: Sequence[int], batch_size: int | None, tokens: int = 0, alike: float = 0.0) -> list[list[int]]:
+def batches_by_length(
+    lengths: Sequence[int], batch_size: int | None, tokens: int = 0, alike: float = 0.0
+) -> list[list[int]]:
     """Indices in batches of similar length, longest first: little is padded, and memory runs out at once or never.
 
     Without a `batch_size` there are as many in each as make so many tokens, or one. None is shorter than a share
@@ -176,7 +182,7 @@ def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
     """
     random = np.random.Generator(np.random.Philox(key=[seed, epoch]))
     order = random.permutation(len(lengths))
-    stretch = batch_size * NEIGHBOURS
+    stretch = batch_size * BUCKET_BATCHES
     order = np.concatenate(
         [
             part[np.argsort(-lengths[part], kind="stable")]

@@ -8,32 +8,32 @@ from itertools import islice
 
 from litebert.errors import require_extra
 
-MOST_LINES = 200_000
-MOST_EXAMPLES = 100
+MAX_LINES = 200_000
+MAX_EXAMPLES_PER_WORD = 100
 """Of a word; of more, evenly spread ones."""
-LEAST = 5
-COMMON = 0.05
+MIN_LINES_PER_WORD = 5
+MAX_LINE_FRACTION = 0.05
 """A word in fewer lines makes no class; one in more than this share of them says little about them."""
-AROUND = 200
+CONTEXT_CHARACTERS = 200
 """Characters on each side of the word that are kept."""
 
 _LETTERS = re.compile(r"[^\W\d_]{3,}")
 _HAN = re.compile(r"[㐀-鿿]{2,}")
 
 
-def hidden_words(lines: Iterable[str], mask: str) -> list[tuple[str, str]]:
+def cloze_examples(lines: Iterable[str], mask: str) -> list[tuple[str, str]]:
     """Sentences without one of their words, which `mask` stands for, and that word."""
-    texts = [line.strip() for line in islice(lines, MOST_LINES) if line.strip()]
+    texts = [line.strip() for line in islice(lines, MAX_LINES) if line.strip()]
     places: dict[str, list[int]] = {}
     for number, text in enumerate(texts):
         for word in dict.fromkeys(_words(text)):
             places.setdefault(word, []).append(number)
     found = []
     for word, numbers in sorted(places.items()):
-        if LEAST <= len(numbers) <= COMMON * len(texts):
-            step = max(1.0, len(numbers) / MOST_EXAMPLES)
-            spread = [numbers[int(i * step)] for i in range(min(len(numbers), MOST_EXAMPLES))]
-            without = [_without(word, texts[number], mask) for number in spread]
+        if MIN_LINES_PER_WORD <= len(numbers) <= MAX_LINE_FRACTION * len(texts):
+            step = max(1.0, len(numbers) / MAX_EXAMPLES_PER_WORD)
+            spread = [numbers[int(i * step)] for i in range(min(len(numbers), MAX_EXAMPLES_PER_WORD))]
+            without = [_mask_word(word, texts[number], mask) for number in spread]
             found += [(text, word) for text in without if text is not None]
     return found
 
@@ -45,9 +45,13 @@ def _words(text: str) -> Iterator[str]:
         yield from (match[0].lower() for match in _LETTERS.finditer(text))
 
 
-def _without(word: str, text: str, mask: str) -> str | None:
+def _mask_word(word: str, text: str, mask: str) -> str | None:
     """All its occurrences are hidden: one that stays would tell. None where its small letters are not found again."""
     edge = "" if _HAN.fullmatch(word) else r"(?![^\W\d_])"
     hidden = re.compile(edge.replace("?!", "?<!") + re.escape(word) + edge, re.IGNORECASE)
     first = hidden.search(text)
-    return None if first is None else hidden.sub(mask, text[max(0, first.start() - AROUND) : first.end() + AROUND])
+    return (
+        None
+        if first is None
+        else hidden.sub(mask, text[max(0, first.start() - CONTEXT_CHARACTERS) : first.end() + CONTEXT_CHARACTERS])
+    )

@@ -13,37 +13,43 @@ from typing import Any, Literal
 
 import numpy as np
 
-from litebert.data.decontamination import Excluded
-from litebert.data.sentences import Script, Sentences, script_converter, scrub, sentence_splitter
-from litebert.data.shards import DOCUMENT_START, SENTENCE_START, WORD_START, id_type, starts_word
-from litebert.data.word_cache import HAN_RANGES, UnitTable
+from litebert.data.decontamination import ExcludedNgrams
+from litebert.data.sentences import (
+    ChineseScript,
+    SentenceSplitting,
+    script_converter,
+    scrub_personal_data,
+    sentence_splitter,
+)
+from litebert.data.shards import DOCUMENT_START, SENTENCE_START, WORD_START, id_dtype, starts_word
+from litebert.data.word_cache import HAN_RANGES, WordCache
 from litebert.errors import ConfigError, DataError, require_extra
 from litebert.tokenizer import Tokenizer
 
-Words = Literal["pieces", "jieba"]
+WordSegmenter = Literal["pieces", "jieba"]
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 CHUNK_CHARACTERS = 1 << 17
 
 
 @dataclass(frozen=True)
-class Recipe:
+class EncodingConfig:
     """All that turns text into ids and bits; small enough to be sent to every worker."""
 
     tokenizer: dict[str, bytes]
     """The files of the tokenizer's folder: a worker may stand on another machine."""
-    sentences: Sentences = "split"
+    sentences: SentenceSplitting = "split"
     language: str = "en"
-    words: Words = "pieces"
+    words: WordSegmenter = "pieces"
     dictionary: tuple[str, ...] = ()
     """Words that jieba must know."""
-    script: Script = "keep"
+    script: ChineseScript = "keep"
     scrub: bool = False
-    excluded: Excluded | None = None
+    excluded: ExcludedNgrams | None = None
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedDocuments:
     """Documents laid end to end, as bytes that go to disk as they are."""
 
     ids: bytes
@@ -60,7 +66,7 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in Path(name).glob("*.json")}
 
 
-def refuse_missing_extras(recipe: Recipe) -> None:
+def check_extras(recipe: EncodingConfig) -> None:
     """Complain here, where it can be read, and not in a worker."""
     sentence_splitter(recipe.sentences, recipe.language)
     script_converter(recipe.script)
@@ -79,21 +85,21 @@ def is_chinese(texts: Sequence[str]) -> bool:
 class TextEncoder:
     """Applies a recipe to batches of documents."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: EncodingConfig) -> None:
         with tempfile.TemporaryDirectory() as name:
             for file, content in recipe.tokenizer.items():
                 (Path(name) / file).write_bytes(content)
             self.tokenizer = Tokenizer.load(name)
         self.recipe = recipe
-        self._dtype = id_type(self.tokenizer)
+        self._dtype = id_dtype(self.tokenizer)
         self._word_bits = np.where(starts_word(self.tokenizer), WORD_START, 0).astype(np.uint8)
         self._split = sentence_splitter(recipe.sentences, recipe.language)
         self._convert = script_converter(recipe.script)
-        self._table = UnitTable(self.tokenizer, recipe.tokenizer["tokenizer.json"])
+        self._table = WordCache(self.tokenizer, recipe.tokenizer["tokenizer.json"])
 
-    def __call__(self, documents: Sequence[str]) -> Encoded:
+    def __call__(self, documents: Sequence[str]) -> EncodedDocuments:
         if not documents:
-            return Encoded(b"", b"", [])
+            return EncodedDocuments(b"", b"", [])
         counts, sentences = [], []
         excluded = 0
         for document in documents:
@@ -103,21 +109,21 @@ class TextEncoder:
             if self._convert is not None:
                 document = self._convert(document)
             if self.recipe.scrub:
-                document = scrub(document)
+                document = scrub_personal_data(document)
             found = self._split(document)
             counts.append(len(found))
             sentences += found
         encode = self._by_units
         if self.recipe.words == "jieba" and not self._table.cutting.by_character:
             encode = self._by_offsets
-        parts = [encode(chunk) for chunk in _chunks(sentences)]
+        parts = [encode(chunk) for chunk in _sentence_chunks(sentences)]
         ids, bits, lengths = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         ends = np.cumsum(lengths)
         bits[(ends - lengths)[lengths > 0]] |= SENTENCE_START | WORD_START
         document_ends = np.concatenate([[0], ends])[np.cumsum(counts)]
         document_lengths = np.diff(document_ends, prepend=0)
         bits[(document_ends - document_lengths)[document_lengths > 0]] |= DOCUMENT_START
-        return Encoded(ids.tobytes(), bits.tobytes(), document_lengths.tolist(), excluded)
+        return EncodedDocuments(ids.tobytes(), bits.tobytes(), document_lengths.tolist(), excluded)
 
     def _by_units(self, sentences: list[str]) -> Arrays:
         """Ids, bits, and tokens per sentence."""
@@ -172,7 +178,7 @@ def read_dictionary(paths: Sequence[Path]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _chunks(sentences: list[str]) -> Iterator[list[str]]:
+def _sentence_chunks(sentences: list[str]) -> Iterator[list[str]]:
     """Stretches of sentences short enough for the cache."""
     chunk: list[str] = []
     characters = 0

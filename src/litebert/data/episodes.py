@@ -21,20 +21,20 @@ from typing import Any
 import numpy as np
 
 from litebert.errors import ConfigError, DataError
-from litebert.files import atomic_write, sha256_of
+from litebert.files import atomic_write, file_sha256
 
 FORMAT = 1
-PARTS = ("train", "valid", "test")
-HELD_OUT = 0.2
+SPLITS = ("train", "valid", "test")
+HELD_OUT_FRACTION = 0.2
 """The share of the classes that each of valid and test gets."""
-Pool = Mapping[str, Sequence[int]]
+ClassRows = Mapping[str, Sequence[int]]
 """The rows of each class."""
 
-_WORD = re.compile(r"(\d+)(?:-(\d+))?-(way|shot|queries|episodes)")
+_SHAPE_TERM = re.compile(r"(\d+)(?:-(\d+))?-(way|shot|queries|episodes)")
 
 
 @dataclass(frozen=True)
-class Shape:
+class EpisodeShape:
     """What episodes look like; where there are two numbers, every episode draws one between them."""
 
     way: tuple[int, int] = (5, 5)
@@ -52,15 +52,15 @@ class Shape:
         ):  # fmt: skip
             if not least <= low <= high:
                 raise ConfigError(
-                    f"episodes={_word(low, high, name)!r} must be {least} or more, the smaller number first"
+                    f"episodes={_shape_term(low, high, name)!r} must be {least} or more, the smaller number first"
                 )
 
     @classmethod
-    def parse(cls, words: Sequence[str], default: Shape | None = None) -> Shape:
+    def parse(cls, words: Sequence[str], default: EpisodeShape | None = None) -> EpisodeShape:
         """From `5-way 1-5-shot 15-queries 600-episodes`, in any order; what is not said is as in the default."""
         found: dict[str, tuple[int, int] | int] = {}
         for word in words:
-            match = _WORD.fullmatch(word)
+            match = _SHAPE_TERM.fullmatch(word)
             if match is None or (match[2] and match[3] in ("queries", "episodes")):
                 raise ConfigError(
                     f"episodes={word!r} cannot be read; write 5-way, 2-10-way, 1-shot, 1-5-shot, 15-queries or "
@@ -73,12 +73,12 @@ class Shape:
     @staticmethod
     def is_meant(words: Sequence[str]) -> bool:
         """Are these such words, and not the name of a file?"""
-        return all(_WORD.fullmatch(word) for word in words)
+        return all(_SHAPE_TERM.fullmatch(word) for word in words)
 
     @property
     def name(self) -> str:
         """How many classes and examples, in such words."""
-        return f"{_word(*self.way, 'way')} {_word(*self.shot, 'shot')}"
+        return f"{_shape_term(*self.way, 'way')} {_shape_term(*self.shot, 'shot')}"
 
     @property
     def examples(self) -> int:
@@ -86,7 +86,7 @@ class Shape:
         return self.shot[1] + self.queries
 
 
-def _word(low: int, high: int, name: str) -> str:
+def _shape_term(low: int, high: int, name: str) -> str:
     return f"{low}-{name}" if low == high else f"{low}-{high}-{name}"
 
 
@@ -113,7 +113,7 @@ class Episode:
         return support, questions
 
 
-def pool_of(texts: Sequence[str], labels: Sequence[str]) -> dict[str, list[int]]:
+def rows_by_class(texts: Sequence[str], labels: Sequence[str]) -> dict[str, list[int]]:
     """The rows of each class. Of equal texts the first counts: else a question could stand among its own examples."""
     found: dict[str, list[int]] = {}
     seen: set[str] = set()
@@ -125,16 +125,16 @@ def pool_of(texts: Sequence[str], labels: Sequence[str]) -> dict[str, list[int]]
     return found
 
 
-def divided(pool: Pool, seed: int) -> dict[str, Pool]:
+def split_classes(pool: ClassRows, seed: int) -> dict[str, ClassRows]:
     """Its classes to learn from, to choose by and to test on: three fifths, one and one, by seed."""
     names = sorted(pool)
     order = [names[i] for i in np.random.default_rng(seed).permutation(len(names))]
-    held = round(len(names) * HELD_OUT)
-    parts = zip(PARTS, (order[2 * held :], order[:held], order[held : 2 * held]), strict=True)
+    held = round(len(names) * HELD_OUT_FRACTION)
+    parts = zip(SPLITS, (order[2 * held :], order[:held], order[held : 2 * held]), strict=True)
     return {part: {name: pool[name] for name in sorted(some)} for part, some in parts}
 
 
-def check_disjoint(parts: Mapping[str, Pool | Sequence[str]]) -> None:
+def check_disjoint_classes(parts: Mapping[str, ClassRows | Sequence[str]]) -> None:
     """No class may be in two of these, which are named as their owner calls them."""
     for (one, left), (other, right) in combinations(parts.items(), 2):
         if common := sorted(set(left) & set(right)):
@@ -145,7 +145,7 @@ def check_disjoint(parts: Mapping[str, Pool | Sequence[str]]) -> None:
             )
 
 
-def usable(pool: Pool, shape: Shape, where: str) -> Pool:
+def classes_with_enough_rows(pool: ClassRows, shape: EpisodeShape, where: str) -> ClassRows:
     """The classes with enough examples; too few of them are an error."""
     enough = {name: rows for name, rows in pool.items() if len(rows) >= shape.examples}
     if len(enough) < shape.way[1]:
@@ -157,8 +157,8 @@ def usable(pool: Pool, shape: Shape, where: str) -> Pool:
     return enough
 
 
-def draw(pool: Pool, shape: Shape, seed: int, number: int) -> Episode:
-    """One episode, from a pool that `usable` has let through."""
+def draw_episode(pool: ClassRows, shape: EpisodeShape, seed: int, number: int) -> Episode:
+    """One episode, from a pool that `classes_with_enough_rows` has let through."""
     chance = np.random.Generator(np.random.Philox(key=[seed, number]))
     way, shot = (int(chance.integers(low, high + 1)) for low, high in (shape.way, shape.shot))
     names = sorted(pool)
@@ -168,7 +168,7 @@ def draw(pool: Pool, shape: Shape, seed: int, number: int) -> Episode:
 
 
 @dataclass(frozen=True)
-class Stored:
+class EpisodeFile:
     """A file of episodes."""
 
     data: Path
@@ -177,11 +177,11 @@ class Stored:
 
     def write(self, path: Path) -> None:
         head = {"format": FORMAT, "data": os.path.relpath(self.data, path.resolve().parent)}
-        head |= {"sha256": sha256_of(self.data), "columns": self.columns}
+        head |= {"sha256": file_sha256(self.data), "columns": self.columns}
         atomic_write(path, "".join(json.dumps(line) + "\n" for line in (head, *map(asdict, self.episodes))))
 
     @classmethod
-    def read(cls, path: Path, data: Path | None = None) -> Stored:
+    def read(cls, path: Path, data: Path | None = None) -> EpisodeFile:
         """Refuses a table that is not the one that the rows were counted in. `data`: where it is now."""
         try:
             head, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
@@ -189,7 +189,7 @@ class Stored:
             if head["format"] != FORMAT:
                 raise ValueError(f"format {head['format']}, this version reads {FORMAT}")
             known, columns = head["sha256"], tuple(head["columns"])
-            episodes = [_checked(line, number) for number, line in enumerate(lines, start=2)]
+            episodes = [_parse_episode(line, number) for number, line in enumerate(lines, start=2)]
         except OSError as error:
             raise DataError(
                 f"{path}: cannot be read ({error.strerror}); give a file of episodes, or say which to draw: "
@@ -199,7 +199,7 @@ class Stored:
             raise DataError(f"{path}: is no file of episodes ({error!r}); have them drawn again") from error
         if not data.is_file():
             raise DataError(f"{path}: its rows count in {data}, which is not there; say where it is with --data")
-        if sha256_of(data) != known:
+        if file_sha256(data) != known:
             raise DataError(
                 f"{path}: its rows count in a file whose content was another than that of {data} now; bring that "
                 "back, or have episodes drawn again"
@@ -207,14 +207,14 @@ class Stored:
         return cls(data, columns, episodes)
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> EpisodeShape:
         """What its episodes look like."""
         ways = [episode.way for episode in self.episodes]
         shots, asked = (
             [len(rows) for episode in self.episodes for rows in getattr(episode, kind)]
             for kind in ("support", "questions")
         )
-        return Shape((min(ways), max(ways)), (min(shots), max(shots)), max(asked), len(self.episodes))
+        return EpisodeShape((min(ways), max(ways)), (min(shots), max(shots)), max(asked), len(self.episodes))
 
     def check(self, labels: Sequence[str]) -> None:
         """Do its rows stand in the table, all those of a class under one label?"""
@@ -227,7 +227,7 @@ class Stored:
                     )
 
 
-def _checked(line: Any, number: int) -> Episode:
+def _parse_episode(line: Any, number: int) -> Episode:
     episode = Episode(*(tuple(map(tuple, line[kind])) for kind in ("support", "questions")))
     rows = [row for kind in (episode.support, episode.questions) for some in kind for row in some]
     if not all(isinstance(row, int) and row >= 0 for row in rows) or len(set(rows)) < len(rows):

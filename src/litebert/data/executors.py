@@ -11,22 +11,22 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import connection, get_context, parent_process
 
-from litebert.data.encode import Encoded, Recipe, TextEncoder
+from litebert.data.encode import EncodedDocuments, EncodingConfig, TextEncoder
 from litebert.errors import LitebertError, require_extra
 
-Encode = Callable[[], Encoded]
+PendingResult = Callable[[], EncodedDocuments]
 """Waits for the result of some documents."""
-Submit = Callable[[list[str]], Encode]
+Submit = Callable[[list[str]], PendingResult]
 
-_encoder: TextEncoder | None = None  # of a worker process
+_worker_encoder: TextEncoder | None = None  # of a worker process
 
 
 @contextmanager
-def one_process(recipe: Recipe) -> Iterator[tuple[Submit, int]]:
+def in_process(recipe: EncodingConfig) -> Iterator[tuple[Submit, int]]:
     """Encode here, at once."""
     encoder = TextEncoder(recipe)
 
-    def submit(documents: list[str]) -> Encode:
+    def submit(documents: list[str]) -> PendingResult:
         encoded = encoder(documents)
         return lambda: encoded
 
@@ -34,14 +34,14 @@ def one_process(recipe: Recipe) -> Iterator[tuple[Submit, int]]:
 
 
 @contextmanager
-def processes(recipe: Recipe, workers: int) -> Iterator[tuple[Submit, int]]:
+def process_pool(recipe: EncodingConfig, workers: int) -> Iterator[tuple[Submit, int]]:
     """Encode in worker processes of this machine."""
     # Fresh processes: forked ones would share the threads' locks of the libraries loaded here.
     executor = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_start_worker, initargs=(recipe,))
 
-    def submit(documents: list[str]) -> Encode:
-        with _deaf_children():
-            return executor.submit(_encode, documents).result
+    def submit(documents: list[str]) -> PendingResult:
+        with _children_ignoring_interrupts():
+            return executor.submit(_encode_in_worker, documents).result
 
     try:
         yield submit, 2 * workers
@@ -55,7 +55,7 @@ def processes(recipe: Recipe, workers: int) -> Iterator[tuple[Submit, int]]:
 
 
 @contextmanager
-def _deaf_children() -> Iterator[None]:
+def _children_ignoring_interrupts() -> Iterator[None]:
     """Processes that start here never hear Ctrl-C, not even while they still import; what we missed comes after."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -67,12 +67,12 @@ def _deaf_children() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
-def _start_worker(recipe: Recipe) -> None:
-    global _encoder
+def _start_worker(recipe: EncodingConfig) -> None:
+    global _worker_encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the first one ends the others
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there are as many processes as cores
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _encoder = TextEncoder(recipe)
+    _worker_encoder = TextEncoder(recipe)
 
 
 def _end_with_parent() -> None:
@@ -83,13 +83,13 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _encode(documents: list[str]) -> Encoded:
-    assert _encoder is not None
-    return _encoder(documents)
+def _encode_in_worker(documents: list[str]) -> EncodedDocuments:
+    assert _worker_encoder is not None
+    return _worker_encoder(documents)
 
 
 @contextmanager
-def ray_cluster(recipe: Recipe, workers: int | None) -> Iterator[tuple[Submit, int]]:
+def ray_cluster(recipe: EncodingConfig, workers: int | None) -> Iterator[tuple[Submit, int]]:
     """Encode on the machines of a Ray cluster: the one that RAY_ADDRESS names, or else this machine."""
     ray = require_extra("ray", "ray")
     ray.init(ignore_reinit_error=True, log_to_driver=False)
@@ -99,7 +99,7 @@ def ray_cluster(recipe: Recipe, workers: int | None) -> Iterator[tuple[Submit, i
     actors = [actor.remote(shared) for _ in range(count)]
     turn = iter(range(1 << 62))
 
-    def submit(documents: list[str]) -> Encode:
+    def submit(documents: list[str]) -> PendingResult:
         reference = actors[next(turn) % count].__call__.remote(documents)
         return lambda: ray.get(reference)
 

@@ -14,13 +14,13 @@ U64 = np.uint64
 _GOLDEN = U64(0x9E3779B97F4A7C15)
 
 
-def key_of(seed: int, *purpose: object) -> np.uint64:
+def derive_key(seed: int, *purpose: object) -> np.uint64:
     """One number for a use of randomness; any two uses get unrelated ones."""
     text = "/".join(map(str, (seed, *purpose)))
     return U64(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little"))
 
 
-def hashed(key: Any, index: np.ndarray) -> np.ndarray:
+def splitmix64(key: Any, index: np.ndarray) -> np.ndarray:
     """64 random bits for each index (SplitMix64, whose finaliser passes the usual batteries of tests)."""
     with np.errstate(over="ignore"):  # the arithmetic is modulo 2^64 by design
         x = (index.astype(U64) + U64(1)) * _GOLDEN + key
@@ -31,15 +31,15 @@ def hashed(key: Any, index: np.ndarray) -> np.ndarray:
 
 def uniform(key: Any, index: np.ndarray) -> np.ndarray:
     """A number in [0, 1) for each index, from 53 of its bits."""
-    return (hashed(key, index) >> U64(11)).astype(np.float64) * 2.0**-53
+    return (splitmix64(key, index) >> U64(11)).astype(np.float64) * 2.0**-53
 
 
-def below(key: Any, index: np.ndarray, limit: Any) -> np.ndarray:
+def random_below(key: Any, index: np.ndarray, limit: Any) -> np.ndarray:
     """A whole number in [0, limit) for each index."""
     return np.minimum((uniform(key, index) * limit).astype(np.int64), np.asarray(limit) - 1)
 
 
-def permuted(index: np.ndarray, size: int, key: Any) -> np.ndarray:
+def permute(index: np.ndarray, size: int, key: Any) -> np.ndarray:
     """Where each index of [0, size) goes in the shuffle that its key names.
 
     A Feistel network shuffles the next power of four; what falls outside is sent round again until it is inside.
@@ -52,7 +52,7 @@ def permuted(index: np.ndarray, size: int, key: Any) -> np.ndarray:
     while len(todo):
         left, right = out[todo] >> half, out[todo] & mask
         for turn in range(4):
-            left, right = right, left ^ (hashed(key[todo] + U64(turn), right) & mask)
+            left, right = right, left ^ (splitmix64(key[todo] + U64(turn), right) & mask)
         out[todo] = (left << half) | right
         todo = todo[out[todo] >= size]
     return out.astype(np.int64)

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-AnyBatch = TypeVar("AnyBatch")
+BatchT = TypeVar("BatchT")
 
 
-class Prefetch(Generic[AnyBatch]):
+class Prefetcher(Generic[BatchT]):
     """Call it with a step; `begin` has the next few made meanwhile. numpy lets threads run beside each other."""
 
-    def __init__(self, make: Callable[[int], AnyBatch], workers: int, ahead: int = 4) -> None:
+    def __init__(self, make: Callable[[int], BatchT], workers: int, ahead: int = 4) -> None:
         self._make, self._ahead = make, ahead
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="batches") if workers else None
-        self._coming: dict[int, Future[AnyBatch]] = {}
+        self._coming: dict[int, Future[BatchT]] = {}
 
     def begin(self, step: int) -> None:
         """Have this one and those after it made."""
@@ -27,7 +27,7 @@ class Prefetch(Generic[AnyBatch]):
         for passed in [other for other in self._coming if other < step]:
             self._coming.pop(passed).cancel()
 
-    def __call__(self, step: int) -> AnyBatch:
+    def __call__(self, step: int) -> BatchT:
         if step not in self._coming:  # the first, or one to which a run has gone back
             self.begin(step)
         return self._make(step) if self._pool is None else self._coming.pop(step).result()

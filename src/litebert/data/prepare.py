@@ -19,37 +19,37 @@ from typing import Any, Literal
 
 import numpy as np
 
-from litebert.data.corpus import Reading, documents_of, no_text, read_documents
-from litebert.data.decontamination import Excluded
-from litebert.data.encode import Recipe, is_chinese, refuse_missing_extras, tokenizer_files
-from litebert.data.executors import Encode, Submit
-from litebert.data.sentences import Script, Sentences
-from litebert.data.shards import HASHES, JOURNAL, SHARD_TOKENS, Counts, ShardIndex, ShardWriter
+from litebert.data.corpus import ReadOptions, no_text_error, read_documents, read_file
+from litebert.data.decontamination import ExcludedNgrams
+from litebert.data.encode import EncodingConfig, check_extras, is_chinese, tokenizer_files
+from litebert.data.executors import PendingResult, Submit
+from litebert.data.sentences import ChineseScript, SentenceSplitting
+from litebert.data.shards import DOCUMENT_HASHES, JOURNAL, SHARD_TOKENS, ShardCounts, ShardIndex, ShardWriter
 from litebert.errors import ConfigError, DataError
 from litebert.files import read_json, write_json
 from litebert.tokenizer import Tokenizer
 
 BATCH_CHARACTERS = 1 << 20
-LOOKED_AT = 100  # documents, to see whether a corpus is Chinese
+LANGUAGE_SAMPLE_DOCUMENTS = 100  # documents, to see whether a corpus is Chinese
 
-WordRule = Literal["auto", "pieces", "jieba"]
+WordSegmenterChoice = Literal["auto", "pieces", "jieba"]
 
 
 @dataclass(frozen=True)
-class Corpus:
+class CorpusConfig:
     """Which text is prepared, and how: all that decides the bytes of the shards."""
 
     files: tuple[Path, ...]
     text_column: str = "text"
     encoding: str = "auto"
-    sentences: Sentences = "split"
+    sentences: SentenceSplitting = "split"
     language: str = "en"
-    words: WordRule = "auto"
+    words: WordSegmenterChoice = "auto"
     dictionary: tuple[str, ...] = ()
     """Words for jieba."""
-    chinese_script: Script = "keep"
+    chinese_script: ChineseScript = "keep"
     scrub: bool = False
-    excluded: Excluded | None = None
+    excluded: ExcludedNgrams | None = None
     """Lines that hold some of this are left out."""
     held_out: float = 0.01
     """Share of the documents that is kept apart."""
@@ -81,7 +81,7 @@ class Corpus:
     @cached_property
     def inputs(self) -> list[list[Any]]:
         """Name, size and time of every file, by which a change is noticed."""
-        return [[str(path), *_state_of(path)] for path in self.own_files]
+        return [[str(path), *_file_state(path)] for path in self.own_files]
 
     @cached_property
     def _digest(self) -> str:
@@ -105,16 +105,16 @@ class Corpus:
 
 
 def prepare(
-    corpus: Corpus,
+    corpus: CorpusConfig,
     tokenizer: Tokenizer,
     out: Path,
-    engine: Callable[[Recipe], Any],
-    reading: Reading,
+    engine: Callable[[EncodingConfig], Any],
+    reading: ReadOptions,
 ) -> ShardIndex:
     """Write the shards of a corpus to a folder, or what is missing of them."""
     reading = dataclasses.replace(reading, text_column=corpus.text_column, encoding=corpus.encoding)
-    corpus = dataclasses.replace(corpus, words=_word_rule(corpus, reading))
-    recipe = Recipe(
+    corpus = dataclasses.replace(corpus, words=_choose_word_segmenter(corpus, reading))
+    recipe = EncodingConfig(
         tokenizer=tokenizer_files(tokenizer),
         sentences=corpus.sentences,
         language=corpus.language,
@@ -124,28 +124,28 @@ def prepare(
         scrub=corpus.scrub,
         excluded=corpus.excluded,
     )
-    refuse_missing_extras(recipe)
+    check_extras(recipe)
     with ShardWriter(out, tokenizer, corpus.shard_tokens, corpus.settings) as writer:
         journal = Journal(corpus, writer)
         seen = journal.resume()
-        batches = _batches(corpus, reading, journal, seen)
+        batches = _document_batches(corpus, reading, journal, seen)
         with engine(recipe) as (submit, ahead):
-            for batch, encoded in _in_order(batches, submit, ahead):
+            for batch, encoded in _encode_in_order(batches, submit, ahead):
                 journal.write(batch, encoded)
         if writer.counts.tokens == 0:
-            raise no_text(corpus.own_files)
+            raise no_text_error(corpus.own_files)
         journal.save_hashes()
         index = writer.finish()
     (out / JOURNAL).unlink(missing_ok=True)
     return index
 
 
-def _word_rule(corpus: Corpus, reading: Reading) -> WordRule:
+def _choose_word_segmenter(corpus: CorpusConfig, reading: ReadOptions) -> WordSegmenterChoice:
     """Look at the first documents, unless the rule is given."""
     rule = corpus.words
     if rule == "auto":
         documents = read_documents(corpus.own_files, dataclasses.replace(reading, advance=None, notice=None))
-        first = [document[:1000] for document, _ in zip(documents, range(LOOKED_AT), strict=False)]
+        first = [document[:1000] for document, _ in zip(documents, range(LANGUAGE_SAMPLE_DOCUMENTS), strict=False)]
         rule = "jieba" if is_chinese(first) else "pieces"
         if rule == "jieba" and find_spec("rjieba") is None:
             rule = "pieces"
@@ -155,7 +155,7 @@ def _word_rule(corpus: Corpus, reading: Reading) -> WordRule:
 
 
 @dataclass(frozen=True)
-class Batch:
+class DocumentBatch:
     """Some documents that had not come before, and what is known of them without encoding them."""
 
     documents: list[str]
@@ -167,24 +167,26 @@ class Batch:
     """File and document in it up to which the corpus is read after this batch."""
 
 
-def _batches(corpus: Corpus, reading: Reading, journal: Journal, seen: Seen) -> Iterator[Batch]:
+def _document_batches(
+    corpus: CorpusConfig, reading: ReadOptions, journal: Journal, seen: SeenDocuments
+) -> Iterator[DocumentBatch]:
     """The corpus from where the journal stands, in batches that depend on the text alone."""
     documents: list[str] = []
     characters = 0
     position = journal.position
-    for position, document in _positioned(corpus, reading, journal.position):
+    for position, document in _documents_with_positions(corpus, reading, journal.position):
         if document is not None:
             documents.append(document)
             characters += len(document)
         if characters >= BATCH_CHARACTERS:
-            yield _batch(documents, position, seen, corpus.held_out)
+            yield _deduplicated_batch(documents, position, seen, corpus.held_out)
             documents, characters = [], 0
     if documents:
-        yield _batch(documents, position, seen, corpus.held_out)
+        yield _deduplicated_batch(documents, position, seen, corpus.held_out)
 
 
-def _positioned(
-    corpus: Corpus, reading: Reading, position: tuple[int, int]
+def _documents_with_positions(
+    corpus: CorpusConfig, reading: ReadOptions, position: tuple[int, int]
 ) -> Iterator[tuple[tuple[int, int], str | None]]:
     """Documents after a position, each with its own; None for those that belong to other parts."""
     first_file, documents_read = position
@@ -195,20 +197,22 @@ def _positioned(
                 reading.advance(state[0])
             continue
         at = 0
-        for at, document in enumerate(documents_of(path, reading), start=1):
+        for at, document in enumerate(read_file(path, reading), start=1):
             if file > first_file or at > documents_read:
                 yield (file, at), document if (at + file) % parts == number % parts else None
-        if _state_of(path) != state:
+        if _file_state(path) != state:
             raise DataError(f"{path}: changed while it was read; leave it alone and start again")
 
 
-def _batch(documents: list[str], position: tuple[int, int], seen: Seen, held_out: float) -> Batch:
+def _deduplicated_batch(
+    documents: list[str], position: tuple[int, int], seen: SeenDocuments, held_out: float
+) -> DocumentBatch:
     contents = [document.encode("utf-8") for document in documents]
     digests = b"".join(hashlib.blake2b(content, digest_size=16).digest() for content in contents)
     names, lots = np.frombuffer(digests, "<u8").reshape(-1, 2).T  # one half names a document, the other is its lot
     new = seen.add(names)
     kept = np.flatnonzero(new).tolist()
-    return Batch(
+    return DocumentBatch(
         documents=[documents[at] for at in kept],
         held_out=lots[new] < np.uint64(held_out * 2.0**64),
         hashes=names[new],
@@ -218,9 +222,11 @@ def _batch(documents: list[str], position: tuple[int, int], seen: Seen, held_out
     )
 
 
-def _in_order(batches: Iterator[Batch], submit: Submit, ahead: int) -> Iterator[tuple[Batch, Any]]:
+def _encode_in_order(
+    batches: Iterator[DocumentBatch], submit: Submit, ahead: int
+) -> Iterator[tuple[DocumentBatch, Any]]:
     """Batches with their results, in order; at most `ahead` of them are under way, so that memory has a limit."""
-    waiting: deque[tuple[Batch, Encode]] = deque()
+    waiting: deque[tuple[DocumentBatch, PendingResult]] = deque()
     for batch in batches:
         waiting.append((batch, submit(batch.documents)))
         if len(waiting) > ahead:
@@ -230,7 +236,7 @@ def _in_order(batches: Iterator[Batch], submit: Submit, ahead: int) -> Iterator[
         yield first, result()
 
 
-class Seen:
+class SeenDocuments:
     """The documents so far, by hash: 8 bytes for each, and as much again while runs are merged.
 
     Sorted runs, each at least twice as long as the next, so that looking up and adding both stay cheap. Two documents
@@ -256,7 +262,7 @@ class Seen:
 class Journal:
     """Writes batches to shards, and remembers after every shard how far the corpus is done."""
 
-    def __init__(self, corpus: Corpus, writer: ShardWriter) -> None:
+    def __init__(self, corpus: CorpusConfig, writer: ShardWriter) -> None:
         self.corpus, self.writer = corpus, writer
         self.path = writer.folder / JOURNAL
         self.position = (0, 0)
@@ -267,16 +273,16 @@ class Journal:
             "tokenizer": writer.tokenizer.fingerprint,
         }
 
-    def resume(self) -> Seen:
+    def resume(self) -> SeenDocuments:
         """Take over what an earlier run finished, if there was one; its documents count as seen."""
-        hashes = self.writer.folder / HASHES
+        hashes = self.writer.folder / DOCUMENT_HASHES
         if not self.path.is_file():
             hashes.unlink(missing_ok=True)
-            return Seen()
+            return SeenDocuments()
         state = read_json(self.path)
         self._refuse_other(state["settings"])
         self.position = (state["file"], state["document"])
-        self.writer.counts = Counts(**state["counts"])
+        self.writer.counts = ShardCounts(**state["counts"])
         self.writer.sha256 = state["sha256"]
         self.writer.finished_shards = state["shards"]
         missing = [name for name in self.writer.sha256 if not (self.writer.folder / name).is_file()]
@@ -286,7 +292,7 @@ class Journal:
         if not hashes.is_file() or hashes.stat().st_size < size:
             raise ConfigError(f"{hashes}: shorter than the journal says; delete the folder and start again")
         os.truncate(hashes, size)
-        return Seen(np.fromfile(hashes, "<u8"))
+        return SeenDocuments(np.fromfile(hashes, "<u8"))
 
     def _refuse_other(self, settings: dict[str, Any]) -> None:
         for name, value in self._decisive.items():
@@ -299,7 +305,7 @@ class Journal:
                     "repeat the earlier command to continue it, choose another --out, or delete the folder"
                 )
 
-    def write(self, batch: Batch, encoded: Any) -> None:
+    def write(self, batch: DocumentBatch, encoded: Any) -> None:
         """Documents to their files; runs of neighbours that go to the same one are written at once."""
         counts, writer = self.writer.counts, self.writer
         counts.duplicates += batch.duplicates
@@ -322,7 +328,7 @@ class Journal:
             self._save()
 
     def save_hashes(self) -> None:
-        with (self.writer.folder / HASHES).open("ab") as file:
+        with (self.writer.folder / DOCUMENT_HASHES).open("ab") as file:
             for hashes in self._new_hashes:
                 file.write(hashes.astype("<u8").tobytes())
         self._new_hashes = []
@@ -338,12 +344,12 @@ class Journal:
                 "counts": asdict(self.writer.counts),
                 "sha256": self.writer.sha256,
                 "shards": self.writer.finished_shards,
-                "hashes": (self.writer.folder / HASHES).stat().st_size // 8,
+                "hashes": (self.writer.folder / DOCUMENT_HASHES).stat().st_size // 8,
             },
         )
 
 
-def _state_of(path: Path) -> list[int]:
+def _file_state(path: Path) -> list[int]:
     try:
         status = path.stat()
     except OSError as error:

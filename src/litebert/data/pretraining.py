@@ -20,10 +20,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from litebert.data.hashing import below, hashed, key_of, permuted
-from litebert.data.masking import Masking, choose, corrupt
-from litebert.data.segments import IGNORED, PAD, Pieces, Sentences, Strangers, cut_rows, replace_second, swap_segments
-from litebert.data.shards import DOCUMENT_START, SENTENCE_START, WORD_START, Stream
+from litebert.data.hashing import derive_key, permute, random_below, splitmix64
+from litebert.data.masking import Masking, corrupt_tokens, select_tokens
+from litebert.data.segments import (
+    IGNORE_INDEX,
+    PAD,
+    RandomSegments,
+    SentenceObjective,
+    Sequences,
+    cut_rows,
+    replace_second,
+    swap_segments,
+)
+from litebert.data.shards import DOCUMENT_START, SENTENCE_START, WORD_START, TokenStream
 from litebert.errors import ConfigError, DataError
 from litebert.tokenizer import Tokenizer
 
@@ -54,17 +63,17 @@ class PretrainingBatch:
 
         Sequences of up to `longest` padding tokens, sequences without tokens, and places where nothing is asked.
         """
-        tokens = _round(len(self.input_ids), 64) - len(self.input_ids)
+        tokens = _round_up(len(self.input_ids), 64) - len(self.input_ids)
         full, rest = divmod(tokens, longest)
         lengths = torch.cat([self.lengths, self.lengths.new_tensor([longest] * full + [rest] * (rest > 0))])
         return PretrainingBatch(
             input_ids=_padded(self.input_ids, tokens, pad_id),
             token_type_ids=_padded(self.token_type_ids, tokens, 0),
-            lengths=_padded(lengths, _round(len(lengths), 4) - len(lengths), 0),
-            positions=_padded(self.positions, _round(len(self.positions), 16) - len(self.positions), 0),
-            labels=_padded(self.labels, _round(len(self.labels), 16) - len(self.labels), IGNORED),
-            first=_padded(self.first, _round(len(self.first), 4) - len(self.first), 0),
-            swapped=_padded(self.swapped, _round(len(self.swapped), 4) - len(self.swapped), IGNORED),
+            lengths=_padded(lengths, _round_up(len(lengths), 4) - len(lengths), 0),
+            positions=_padded(self.positions, _round_up(len(self.positions), 16) - len(self.positions), 0),
+            labels=_padded(self.labels, _round_up(len(self.labels), 16) - len(self.labels), IGNORE_INDEX),
+            first=_padded(self.first, _round_up(len(self.first), 4) - len(self.first), 0),
+            swapped=_padded(self.swapped, _round_up(len(self.swapped), 4) - len(self.swapped), IGNORE_INDEX),
             padding=self.padding + tokens,
         )
 
@@ -84,7 +93,7 @@ class PretrainingBatch:
 
 
 @dataclass(frozen=True)
-class Stage:
+class TrainingStage:
     """From this step on, rows of this many columns, this many of them."""
 
     first_step: int
@@ -94,7 +103,7 @@ class Stage:
 
 DEFAULT_MASKING = Masking()
 GOLDEN_RATIO = (5**0.5 - 1) / 2
-ROUND = 8  # a batch's tokens are a multiple of it
+TOKEN_MULTIPLE = 8  # a batch's tokens are a multiple of it
 
 
 class PretrainingData:
@@ -102,21 +111,21 @@ class PretrainingData:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: TokenStream,
         tokenizer: Tokenizer,
-        stages: Sequence[Stage],
+        stages: Sequence[TrainingStage],
         *,
         seed: int,
         masking: Masking = DEFAULT_MASKING,
-        sentences: Sentences = "order",
+        sentences: SentenceObjective = "order",
         short_share: float = 0.1,
         exclude: np.ndarray | None = None,
     ) -> None:
         """`short_share` of the sequences end early, at a sentence; tokens marked in `exclude` (V,) are never hidden."""
         if stream.tokens < 2:
             raise DataError(f"{stream.tokens} tokens are too few to train on; prepare more text")
-        if sentences not in get_args(Sentences):
-            raise ConfigError(f"sentences={sentences!r} must be one of {', '.join(get_args(Sentences))}")
+        if sentences not in get_args(SentenceObjective):
+            raise ConfigError(f"sentences={sentences!r} must be one of {', '.join(get_args(SentenceObjective))}")
         if not 0 <= short_share <= 1:
             raise ConfigError(f"short_share={short_share} must lie between 0 and 1")
         for stage in stages:
@@ -134,7 +143,7 @@ class PretrainingData:
         self._usable = np.setdiff1d(np.arange(tokenizer.vocab_size), special)
         self._exclude = exclude
 
-    def stage(self, step: int) -> Stage:
+    def stage(self, step: int) -> TrainingStage:
         return next(stage for stage in reversed(self.stages) if stage.first_step <= step)
 
     def batch(self, step: int, part: int = 0, parts: int = 1) -> PretrainingBatch:
@@ -145,7 +154,7 @@ class PretrainingData:
         shard, start = self._place(rows, stage.length)
         ids, inside = self._read(self._stream.ids, shard, start, stage.length)
         bits, _ = self._read(self._stream.bits, shard, start, stage.length)
-        key = key_of(self.seed, "segments", stage.length)
+        key = derive_key(self.seed, "segments", stage.length)
         pieces = cut_rows(bits, inside.sum(axis=1), rows, key, self.sentences != "none", self.short_share)
         if self.sentences == "order":
             pieces = swap_segments(pieces, rows, key)
@@ -169,12 +178,12 @@ class PretrainingData:
         total = int(self._offsets[-1])
         windows = max(1, total // stride)
         epoch, index = np.divmod(rows, windows)
-        key = hashed(key_of(self.seed, "epoch", length), epoch)
+        key = splitmix64(derive_key(self.seed, "epoch", length), epoch)
         # Every epoch cuts the text elsewhere: what one loses between two rows, the next one sees. By the golden ratio
         # the cuts of any few epochs lie far from each other.
-        shift = below(key_of(self.seed, "shift", length), np.zeros_like(rows), total)
+        shift = random_below(derive_key(self.seed, "shift", length), np.zeros_like(rows), total)
         shift += (epoch * GOLDEN_RATIO % 1 * stride).astype(np.int64)
-        return self._aligned((permuted(index, windows, key) * stride + shift) % total, length)
+        return self._aligned((permute(index, windows, key) * stride + shift) % total, length)
 
     def _aligned(self, at: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Shard and token where the row around each token opens: half a row before it, at the next sentence.
@@ -208,9 +217,9 @@ class PretrainingData:
 
     def _strangers(
         self, shard: np.ndarray, start: np.ndarray, rows: np.ndarray, length: int
-    ) -> tuple[Strangers, np.ndarray]:
+    ) -> tuple[RandomSegments, np.ndarray]:
         """For each row a stretch of text from elsewhere, and its ids."""
-        anywhere = below(key_of(self.seed, "stranger", length), rows, int(self._offsets[-1]))
+        anywhere = random_below(derive_key(self.seed, "stranger", length), rows, int(self._offsets[-1]))
         other_shard, other_start = self._aligned(anywhere, length)
         ids, inside = self._read(self._stream.ids, other_shard, other_start, length)
         bits, _ = self._read(self._stream.bits, other_shard, other_start, length)
@@ -220,7 +229,7 @@ class PretrainingData:
             np.searchsorted(self._documents, self._offsets[which] + where, side="right")
             for which, where in ((shard, start), (other_shard, other_start))
         )
-        return Strangers(bits, available, others - mine), ids
+        return RandomSegments(bits, available, others - mine), ids
 
     @cached_property
     def _documents(self) -> np.ndarray:
@@ -229,7 +238,7 @@ class PretrainingData:
         return np.concatenate([found + offset for found, offset in zip(starts, self._offsets[:-1], strict=True)])
 
     def _hide(
-        self, pieces: Pieces, ids: np.ndarray, bits: np.ndarray, rows: np.ndarray, length: int
+        self, pieces: Sequences, ids: np.ndarray, bits: np.ndarray, rows: np.ndarray, length: int
     ) -> PretrainingBatch:
         """Lay the pieces out in rows, choose tokens and hide them."""
         source, frame, types = pieces.columns(len(rows), length)
@@ -238,17 +247,17 @@ class PretrainingData:
         tokens = np.where(real, np.take_along_axis(ids, source, axis=1), self._frame[frame])
         word_start = np.take_along_axis(bits, source, axis=1) & WORD_START != 0
         allowed = real if self._exclude is None else real & ~self._exclude[tokens]
-        key = key_of(self.seed, "mask", length)
-        chosen = choose(self.masking, allowed, word_start, key, rows)
+        key = derive_key(self.seed, "mask", length)
+        chosen = select_tokens(self.masking, allowed, word_start, key, rows)
         labels = tokens[chosen]
-        corrupt(self.masking, tokens, chosen, self._mask_id, self._usable, key, rows)
+        corrupt_tokens(self.masking, tokens, chosen, self._mask_id, self._usable, key, rows)
 
         used = frame != PAD
         place = (np.cumsum(used) - 1).reshape(used.shape)  # of a column among the used ones
-        padding = -int(used.sum()) % ROUND
+        padding = -int(used.sum()) % TOKEN_MULTIPLE
         order = np.lexsort((pieces.column, pieces.row))
         row, column, label = pieces.row[order], pieces.column[order], pieces.label[order]
-        paired = label != IGNORED
+        paired = label != IGNORE_INDEX
         return PretrainingBatch(
             input_ids=_tensor(tokens[used], padding, self._frame[PAD]),
             token_type_ids=_tensor(types[used], padding),
@@ -270,7 +279,7 @@ def _padded(numbers: Tensor, more: int, value: int) -> Tensor:
     return F.pad(numbers, (0, more), value=value)
 
 
-def _round(size: int, parts: int) -> int:
+def _round_up(size: int, parts: int) -> int:
     """Up, by less than one of so many parts."""
     step = max(8, 1 << max(0, size.bit_length() - 1)) // parts
     return -(-size // max(8, step)) * max(8, step)

@@ -10,18 +10,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from litebert.data.hashing import below, key_of, uniform
+from litebert.data.hashing import derive_key, random_below, uniform
 from litebert.data.shards import DOCUMENT_START, SENTENCE_START
 
-IGNORED = -100  # torch's mark for "no label here"
-SHORTEST = 8  # columns; a smaller rest of a row stays empty
+IGNORE_INDEX = -100  # torch's mark for "no label here"
+MIN_SEQUENCE_COLUMNS = 8  # columns; a smaller rest of a row stays empty
 CLS, SEP, PAD = 0, 1, 2
-Sentences = Literal["order", "next", "none"]
+SentenceObjective = Literal["order", "next", "none"]
 """Were the two segments swapped? Does the second follow the first, or come from another document? No question."""
 
 
 @dataclass(frozen=True)
-class Pieces:
+class Sequences:
     """Sequences, (P,) each: where they stand, and which tokens of their row's text they hold."""
 
     row: np.ndarray
@@ -63,7 +63,7 @@ class Pieces:
 
 
 @dataclass(frozen=True)
-class Strangers:
+class RandomSegments:
     """For each row a stretch of text from elsewhere, which follows the row's own L tokens."""
 
     bits: np.ndarray
@@ -76,7 +76,7 @@ class Strangers:
 
 def cut_rows(
     bits: np.ndarray, available: np.ndarray, rows: np.ndarray, key: Any, in_two: bool, short_share: float
-) -> Pieces:
+) -> Sequences:
     """Fill each row with sequences of whole sentences that end with their document, where the row is full or, for
     `short_share` of them, early.
 
@@ -96,7 +96,7 @@ def cut_rows(
     next_document = np.concatenate([next_document, np.full((batch, 1), length + 1)], axis=1)
     frame = 3 if in_two else 2
     row, column, begin = np.arange(batch), np.zeros(batch, np.int64), np.zeros(batch, np.int64)
-    found = [Pieces(*[np.zeros(0, np.int64)] * len(Pieces.__dataclass_fields__))]  # a part may have no rows
+    found = [Sequences(*[np.zeros(0, np.int64)] * len(Sequences.__dataclass_fields__))]  # a part may have no rows
     while len(row):
         counter = rows[row] * length + column
         limit = np.minimum(begin + length - column - frame, available[row])
@@ -105,34 +105,38 @@ def cut_rows(
         end = np.where(document <= limit, document, np.where(whole > begin, whole, limit))
         fits = (column == 0) | (document <= limit) | (whole > begin)
         row, column, begin, end, counter = (x[fits] for x in (row, column, begin, end, counter))
-        target = begin + 1 + below(key ^ key_of(0, "short length"), counter, end - begin)
+        target = begin + 1 + random_below(key ^ derive_key(0, "short length"), counter, end - begin)
         early = last_sentence[row, np.minimum(target, length - 1)]
-        short = (uniform(key ^ key_of(0, "short"), counter) < short_share) & (early > begin) & (early < end)
+        short = (uniform(key ^ derive_key(0, "short"), counter) < short_share) & (early > begin) & (early < end)
         end = np.where(short, early, end)
         most = np.where(short | (document[fits] <= limit[fits]), end, limit[fits])
-        cut = _cut(boundaries[row], begin, end, key, counter) if in_two else end
-        found.append(Pieces(row, column, begin, cut - begin, cut, end - cut, most - cut, np.full(len(row), IGNORED)))
+        cut = _segment_boundary(boundaries[row], begin, end, key, counter) if in_two else end
+        found.append(
+            Sequences(row, column, begin, cut - begin, cut, end - cut, most - cut, np.full(len(row), IGNORE_INDEX))
+        )
         column, begin = column + found[-1].size, end
-        going = (length - column >= SHORTEST) & (begin < available[row])
+        going = (length - column >= MIN_SEQUENCE_COLUMNS) & (begin < available[row])
         row, column, begin = row[going], column[going], begin[going]
-    return Pieces(*(np.concatenate([getattr(p, name) for p in found]) for name in Pieces.__dataclass_fields__))
+    return Sequences(*(np.concatenate([getattr(p, name) for p in found]) for name in Sequences.__dataclass_fields__))
 
 
-def swap_segments(pieces: Pieces, rows: np.ndarray, key: Any) -> Pieces:
+def swap_segments(pieces: Sequences, rows: np.ndarray, key: Any) -> Sequences:
     """Sentence order: half of the pairs are swapped. Both segments are one document's, so topic gives no clue."""
     two = pieces.second_length > 0
-    swap = two & (uniform(key ^ key_of(0, "swap"), _counter(pieces, rows)) < 0.5)
+    swap = two & (uniform(key ^ derive_key(0, "swap"), _sequence_counters(pieces, rows)) < 0.5)
     return replace(
         pieces,
         first=np.where(swap, pieces.second, pieces.first),
         first_length=np.where(swap, pieces.second_length, pieces.first_length),
         second=np.where(swap, pieces.first, pieces.second),
         second_length=np.where(swap, pieces.first_length, pieces.second_length),
-        label=np.where(two, swap.astype(np.int64), IGNORED),
+        label=np.where(two, swap.astype(np.int64), IGNORE_INDEX),
     )
 
 
-def replace_second(pieces: Pieces, bits: np.ndarray, strangers: Strangers, rows: np.ndarray, key: Any) -> Pieces:
+def replace_second(
+    pieces: Sequences, bits: np.ndarray, strangers: RandomSegments, rows: np.ndarray, key: Any
+) -> Sequences:
     """Next sentence: half of the second segments become as many whole sentences of another document as fit.
 
     An end in the middle of a sentence would give strangers away, and so would a row that they fill less well. Where
@@ -146,24 +150,26 @@ def replace_second(pieces: Pieces, bits: np.ndarray, strangers: Strangers, rows:
     documents = np.cumsum(bits & DOCUMENT_START, axis=1, dtype=np.int64) - (bits[:, :1] & DOCUMENT_START)
     same = documents[pieces.row, pieces.first] == strangers.documents_on[pieces.row]
     able = (pieces.second_length > 0) & (fitting > 0) & ~same
-    swap = able & (uniform(key ^ key_of(0, "next"), _counter(pieces, rows)) < 0.5)
+    swap = able & (uniform(key ^ derive_key(0, "next"), _sequence_counters(pieces, rows)) < 0.5)
     return replace(
         pieces,
         second=np.where(swap, length, pieces.second),
         second_length=np.where(swap, fitting, pieces.second_length),
-        label=np.where(able, swap.astype(np.int64), IGNORED),
+        label=np.where(able, swap.astype(np.int64), IGNORE_INDEX),
     )
 
 
-def _cut(boundaries: np.ndarray, begin: np.ndarray, end: np.ndarray, key: Any, counter: np.ndarray) -> np.ndarray:
+def _segment_boundary(
+    boundaries: np.ndarray, begin: np.ndarray, end: np.ndarray, key: Any, counter: np.ndarray
+) -> np.ndarray:
     """One of the sentence starts strictly between begin and end; `end` where there is none."""
     row = np.arange(len(begin))
     before = boundaries[row, begin]
     inside = boundaries[row, end - 1] - before
-    pick = before + 1 + below(key ^ key_of(0, "cut"), counter, np.maximum(1, inside))
+    pick = before + 1 + random_below(key ^ derive_key(0, "cut"), counter, np.maximum(1, inside))
     return np.where(inside > 0, (boundaries >= pick[:, None]).argmax(axis=1), end)
 
 
-def _counter(pieces: Pieces, rows: np.ndarray) -> np.ndarray:
+def _sequence_counters(pieces: Sequences, rows: np.ndarray) -> np.ndarray:
     """A number for each piece that no other has."""
     return rows[pieces.row] * (1 << 16) + pieces.column

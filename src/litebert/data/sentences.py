@@ -8,8 +8,8 @@ from typing import Literal
 
 from litebert.errors import ConfigError, require_extra
 
-Sentences = Literal["split", "lines"]
-Script = Literal["keep", "simplified", "traditional"]
+SentenceSplitting = Literal["split", "lines"]
+ChineseScript = Literal["keep", "simplified", "traditional"]
 
 _OPENCC = {"simplified": "t2s", "traditional": "s2t"}
 
@@ -32,27 +32,27 @@ _PHONE = re.compile(
     + _END,
     re.ASCII,
 )
-_MAY_BE_PERSONAL = re.compile(r"\d[\d ().-]{5,}\d|@|[A-Z]{2}\d{2}", re.ASCII)
+_MAYBE_PERSONAL = re.compile(r"\d[\d ().-]{5,}\d|@|[A-Z]{2}\d{2}", re.ASCII)
 
 
-def scrub(text: str) -> str:
+def scrub_personal_data(text: str) -> str:
     """E-mail addresses, telephone, card and identity numbers replaced by [email], [phone] and [number]."""
-    if not _MAY_BE_PERSONAL.search(text):  # most text is not, and one search is cheaper than four
+    if not _MAYBE_PERSONAL.search(text):  # most text is not, and one search is cheaper than four
         return text
     text = _EMAIL.sub("[email]", text)
     text = _IDENTITY.sub("[number]", text)
-    text = _CARD.sub(lambda found: "[number]" if _is_card(found[0]) else found[0], text)
+    text = _CARD.sub(lambda found: "[number]" if _is_card_number(found[0]) else found[0], text)
     return _PHONE.sub("[phone]", text)
 
 
-def _is_card(number: str) -> bool:
+def _is_card_number(number: str) -> bool:
     """Luhn's sum, which every card number satisfies and one in ten other numbers."""
     digits = [int(digit) for digit in number if digit.isdigit()]
     doubled = [sum(divmod(2 * digit, 10)) for digit in digits[-2::-2]]
     return (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0
 
 
-def script_converter(script: Script) -> Callable[[str], str] | None:
+def script_converter(script: ChineseScript) -> Callable[[str], str] | None:
     """A function to simplified or traditional characters, by OpenCC's tables of words."""
     if script == "keep":
         return None
@@ -60,7 +60,7 @@ def script_converter(script: Script) -> Callable[[str], str] | None:
     return lambda text: str(converter.convert(text))
 
 
-def sentence_splitter(how: Sentences, language: str) -> Callable[[str], list[str]]:
+def sentence_splitter(how: SentenceSplitting, language: str) -> Callable[[str], list[str]]:
     """A function from a document to its sentences. A line end always ends a sentence; no character is lost.
 
     `language` says whose abbreviations do not end a sentence (`Dr.`, `z.B.`); stops of all scripts are known anyway.

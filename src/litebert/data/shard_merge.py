@@ -12,26 +12,30 @@ from typing import Any
 
 import numpy as np
 
-from litebert.data.shards import HASHES, Counts, ShardIndex, Shards, ShardWriter
+from litebert.data.shards import DOCUMENT_HASHES, ShardCounts, ShardIndex, Shards, ShardWriter
 from litebert.errors import ConfigError
 
 
-def merge(folders: Sequence[Path], out: Path) -> tuple[ShardIndex, list[str]]:
+def merge_shards(folders: Sequence[Path], out: Path) -> tuple[ShardIndex, list[str]]:
     """The index of the folder that now holds all parts, and what its owner should know."""
-    parts = sorted((Shards(folder) for folder in folders), key=_number)
-    _refuse_strangers(parts)
-    total = _of(parts[0])[1]
-    missing = sorted(set(range(1, total + 1)) - {_number(part) for part in parts})
+    parts = sorted((Shards(folder) for folder in folders), key=_part_number)
+    _check_mergeable(parts)
+    total = _part_and_total(parts[0])[1]
+    missing = sorted(set(range(1, total + 1)) - {_part_number(part) for part in parts})
     settings = parts[0].index.settings | {"part": "1/1" if not missing else f"all but {missing} of {total}"}
     with ShardWriter(out, parts[0].tokenizer, settings=settings) as writer:
         for part in parts:
-            _take_files(part, writer)
-            for field in fields(Counts):
+            _link_files(part, writer)
+            for field in fields(ShardCounts):
                 both = getattr(writer.counts, field.name) + getattr(part.index, field.name)
                 setattr(writer.counts, field.name, both)
-        hashes = [np.fromfile(part.folder / HASHES, "<u8") for part in parts if (part.folder / HASHES).is_file()]
+        hashes = [
+            np.fromfile(part.folder / DOCUMENT_HASHES, "<u8")
+            for part in parts
+            if (part.folder / DOCUMENT_HASHES).is_file()
+        ]
         everything = np.concatenate([np.zeros(0, "<u8"), *hashes])
-        everything.tofile(out / HASHES)
+        everything.tofile(out / DOCUMENT_HASHES)
         index = writer.finish()
     notes = [f"parts {', '.join(map(str, missing))} of {total} are missing"] if missing else []
     repeated = len(everything) - len(np.unique(everything))
@@ -40,42 +44,45 @@ def merge(folders: Sequence[Path], out: Path) -> tuple[ShardIndex, list[str]]:
     return index, notes
 
 
-def _of(part: Shards) -> tuple[int, int]:
+def _part_and_total(part: Shards) -> tuple[int, int]:
     number, _, total = str(part.index.settings.get("part", "1/1")).partition("/")
     if not (number.isdigit() and total.isdigit()):
         raise ConfigError(f"{part.folder}: is itself merged from some of its parts; merge all parts at once")
     return int(number), int(total)
 
 
-def _number(part: Shards) -> int:
-    return _of(part)[0]
+def _part_number(part: Shards) -> int:
+    return _part_and_total(part)[0]
 
 
-def _refuse_strangers(parts: list[Shards]) -> None:
+def _check_mergeable(parts: list[Shards]) -> None:
     """All parts must have been made alike, and none may come twice."""
     first = parts[0]
     for one, other in pairwise(parts):
-        if _of(one) == _of(other):
-            raise ConfigError(f"{one.folder} and {other.folder} are both part {_number(one)}; give every part once")
+        if _part_and_total(one) == _part_and_total(other):
+            raise ConfigError(
+                f"{one.folder} and {other.folder} are both part {_part_number(one)}; give every part once"
+            )
     for part in parts[1:]:
         if part.index.fingerprint != first.index.fingerprint:
             raise ConfigError(
                 f"{part.folder} has another tokenizer than {first.folder}; prepare it again with the same"
             )
-        for name, value in _alike(first).items():
-            if _alike(part).get(name) != value:
+        settings = _shared_settings(part)
+        for name, expected in _shared_settings(first).items():
+            if settings.get(name) != expected:
                 raise ConfigError(
-                    f"{part.folder} was prepared with {name}={_alike(part).get(name)}, {first.folder} with {value}; "
-                    "prepare all parts alike"
+                    f"{part.folder} was prepared with {name}={settings.get(name)}, {first.folder} with {expected}; "
+                    "prepare all parts with the same settings"
                 )
 
 
-def _alike(part: Shards) -> dict[str, Any]:
+def _shared_settings(part: Shards) -> dict[str, Any]:
     """The settings that parts of one corpus share."""
-    return part.index.settings | {"part": f"i/{_of(part)[1]}"}
+    return part.index.settings | {"part": f"i/{_part_and_total(part)[1]}"}
 
 
-def _take_files(part: Shards, writer: ShardWriter) -> None:
+def _link_files(part: Shards, writer: ShardWriter) -> None:
     """Link the files of a part under the next free names; copy them where links are not possible."""
     for kind in ("shard", "held-out"):
         names = sorted(name for name in part.index.sha256 if name.startswith(f"{kind}-") and name.endswith(".ids"))

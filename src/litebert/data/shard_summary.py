@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from litebert.data.shards import DOCUMENT_START, SENTENCE_START, WORD_START, Shards, Stream
+from litebert.data.shards import DOCUMENT_START, SENTENCE_START, WORD_START, Shards, TokenStream
 
-LONGEST = 1 << 16  # tokens: longer documents count as this long in the quantiles, so that memory has a limit
+MAX_COUNTED_LENGTH = 1 << 16  # tokens: longer documents count as this long in the quantiles, so that memory has a limit
 EXAMPLES, EXAMPLE_TOKENS = 3, 60
 SENTENCE_MARK, WORD_MARK = "‖", "|"
 
 
-def describe(shards: Shards) -> Iterator[str]:
+def describe_shards(shards: Shards) -> Iterator[str]:
     """Lines to print."""
     index = shards.index
     streams = (shards.training, shards.held_out)
@@ -30,37 +30,40 @@ def describe(shards: Shards) -> Iterator[str]:
     if index.text_bytes:
         yield f"text        {index.text_bytes / 1e6:,.1f} MB, {index.text_bytes / index.tokens:.2f} bytes per token"
     for name, bit in (("document", DOCUMENT_START), ("sentence", SENTENCE_START), ("word", WORD_START)):
-        quantiles = _quantiles(streams, bit)
-        shown = {share: f"{length:,}" if length < LONGEST else f"≥{LONGEST:,}" for share, length in quantiles.items()}
+        quantiles = _length_quantiles(streams, bit)
+        shown = {
+            share: f"{length:,}" if length < MAX_COUNTED_LENGTH else f"≥{MAX_COUNTED_LENGTH:,}"
+            for share, length in quantiles.items()
+        }
         yield f"tokens per {name:<9}" + "  ".join(f"{share:.0%} {length}" for share, length in shown.items())
     if index.settings:
         yield "settings    " + ", ".join(f"{name} {value}" for name, value in index.settings.items())
     yield f"examples    {SENTENCE_MARK} a sentence starts, {WORD_MARK} a word starts"
-    yield from _examples(shards)
+    yield from _example_documents(shards)
 
 
-def _quantiles(streams: tuple[Stream, ...], bit: int) -> dict[float, int]:
+def _length_quantiles(streams: tuple[TokenStream, ...], bit: int) -> dict[float, int]:
     """Lengths of what starts at a bit, by share."""
-    counts = np.zeros(LONGEST + 1, dtype=np.int64)
+    counts = np.zeros(MAX_COUNTED_LENGTH + 1, dtype=np.int64)
     for stream in streams:
         for bits in stream.bits:
             lengths = np.diff(np.flatnonzero(bits & bit), append=len(bits))
-            counts += np.bincount(np.minimum(lengths, LONGEST), minlength=LONGEST + 1)
+            counts += np.bincount(np.minimum(lengths, MAX_COUNTED_LENGTH), minlength=MAX_COUNTED_LENGTH + 1)
     below = np.cumsum(counts)
     return {share: int(np.searchsorted(below, share * below[-1])) for share in (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)}
 
 
-def _examples(shards: Shards) -> Iterator[str]:
+def _example_documents(shards: Shards) -> Iterator[str]:
     """The beginnings of documents from different places."""
     ids, bits = shards.training.ids[0], shards.training.bits[0]
     documents = np.flatnonzero(bits & DOCUMENT_START)
     ends = np.append(documents[1:], len(bits))
     for at in sorted({len(documents) * number // EXAMPLES for number in range(EXAMPLES)}):
         begin, end = int(documents[at]), int(min(ends[at], documents[at] + EXAMPLE_TOKENS))
-        yield "  " + _marked(shards, ids[begin:end], bits[begin:end])
+        yield "  " + _with_boundaries(shards, ids[begin:end], bits[begin:end])
 
 
-def _marked(shards: Shards, ids: np.ndarray, bits: np.ndarray) -> str:
+def _with_boundaries(shards: Shards, ids: np.ndarray, bits: np.ndarray) -> str:
     parts = []
     for number, bit in zip(ids.tolist(), bits.tolist(), strict=True):
         mark = SENTENCE_MARK if bit & SENTENCE_START else WORD_MARK if bit & WORD_START else ""

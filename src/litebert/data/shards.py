@@ -24,19 +24,19 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from litebert.errors import DataError, LitebertError
-from litebert.files import read_json, sha256_of, write_json
+from litebert.files import file_sha256, read_json, write_json
 from litebert.tokenizer import Tokenizer
-from litebert.tokenizer.scripts import NO_SPACES
+from litebert.tokenizer.scripts import UNSPACED_CHARACTER
 
 DOCUMENT_START, SENTENCE_START, WORD_START = 1, 2, 4
 FORMAT = 2
 SHARD_TOKENS = 1 << 24  # 32 MB of ids and 16 of bits: large enough to read fast, small enough to lose little
-HASHES = "documents.hashes"
+DOCUMENT_HASHES = "documents.hashes"
 JOURNAL = "journal.json"
 
 
 @dataclass
-class Counts:
+class ShardCounts:
     """What shards hold, training and held-out documents together."""
 
     tokens: int = 0
@@ -86,7 +86,7 @@ class ShardIndex:
 
 
 @dataclass(frozen=True)
-class Stream:
+class TokenStream:
     """Documents laid end to end; none crosses from one array into the next."""
 
     ids: list[np.ndarray]
@@ -97,12 +97,12 @@ class Stream:
         return sum(map(len, self.ids))
 
 
-def id_type(tokenizer: Tokenizer) -> np.dtype:
+def id_dtype(tokenizer: Tokenizer) -> np.dtype:
     """The narrowest integers that hold every id, little-endian on every machine."""
     return np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
 
 
-class GrowingFile:
+class PartialFile:
     """A file that is written bit by bit under another name, and takes its own when it is whole."""
 
     def __init__(self, path: Path) -> None:
@@ -157,13 +157,13 @@ class ShardWriter:
     ) -> None:
         self.folder, self.tokenizer, self.shard_tokens = folder, tokenizer, shard_tokens
         self.settings = settings or {}
-        self.dtype = id_type(tokenizer)
-        self.counts = Counts()
+        self.dtype = id_dtype(tokenizer)
+        self.counts = ShardCounts()
         self.sha256: dict[str, str] = {}
         self.finished_shards = 0
         self._word_bits = np.where(starts_word(tokenizer), WORD_START, 0).astype(np.uint8)
         self._pending = 0
-        self._open: dict[str, GrowingFile] = {}
+        self._open: dict[str, PartialFile] = {}
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "index.json").unlink(missing_ok=True)
 
@@ -178,7 +178,7 @@ class ShardWriter:
 
     def remove(self) -> None:
         """Delete what this writer wrote."""
-        for name in (*self.sha256, HASHES, JOURNAL):
+        for name in (*self.sha256, DOCUMENT_HASHES, JOURNAL):
             (self.folder / name).unlink(missing_ok=True)
         with suppress(OSError):  # somebody else's files are there, or nothing is
             self.folder.rmdir()
@@ -206,7 +206,7 @@ class ShardWriter:
         name = "held-out" if held_out else "shard"
         for suffix, content in (("ids", ids), ("bits", bits.tobytes())):
             path = self.folder / f"{name}-{self.finished_shards:05d}.{suffix}"
-            self._open.setdefault(path.name, GrowingFile(path)).write(content)
+            self._open.setdefault(path.name, PartialFile(path)).write(content)
         documents = int(np.count_nonzero(bits & DOCUMENT_START))
         self.counts.tokens += len(bits)
         self.counts.documents += documents
@@ -231,8 +231,8 @@ class ShardWriter:
         self.flush()
         if self.counts.held_out_tokens == self.counts.tokens:
             self._train_on_held_out()
-        if (self.folder / HASHES).is_file():
-            self.sha256[HASHES] = sha256_of(self.folder / HASHES)
+        if (self.folder / DOCUMENT_HASHES).is_file():
+            self.sha256[DOCUMENT_HASHES] = file_sha256(self.folder / DOCUMENT_HASHES)
         index = ShardIndex(
             format=FORMAT,
             dtype=self.dtype.name,
@@ -299,11 +299,11 @@ class Shards:
     def verify(self) -> None:
         """Compare every file with its SHA-256: a flipped bit would train on garbage in silence."""
         for name, expected in self.index.sha256.items():
-            if sha256_of(self.folder / name) != expected:
+            if file_sha256(self.folder / name) != expected:
                 raise DataError(f"{self.folder / name}: damaged (its SHA-256 differs); run litebert prepare again")
 
-    def _stream(self, names: list[str], dtype: np.dtype) -> Stream:
-        stream = Stream(
+    def _stream(self, names: list[str], dtype: np.dtype) -> TokenStream:
+        stream = TokenStream(
             [self._map(name, dtype) for name in names if name.endswith(".ids")],
             [self._map(name, np.dtype(np.uint8)) for name in names if name.endswith(".bits")],
         )
@@ -332,7 +332,7 @@ def starts_word(tokenizer: Tokenizer) -> np.ndarray:
         number not in added
         and (
             token.startswith("##")
-            or (marks_starts and _has_letters(token) and "▁" not in token and not NO_SPACES.search(token))
+            or (marks_starts and _has_letters(token) and "▁" not in token and not UNSPACED_CHARACTER.search(token))
         )
         for number, token in enumerate(tokens)
     ]

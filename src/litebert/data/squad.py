@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from litebert.data.tables import Source, format_of, json_rows, read_rows
+from litebert.data.tables import TableOptions, format_suffix, json_rows, read_rows
 from litebert.errors import DataError
 
-FLAGS = {"true": True, "1": True, "false": False, "0": False}
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 """What `is_impossible` may say, in any case of letters."""
 
 
@@ -45,9 +45,9 @@ class AnswerInput:
         return self.where or repr(self.question[:40])
 
 
-def read_questions(path: Path, source: Source | None = None) -> list[AnswerInput]:
+def read_questions(path: Path, source: TableOptions | None = None) -> list[AnswerInput]:
     """The questions of a SQuAD file or of a table with the columns `question`, `context` and `answer`."""
-    source, records = source or Source(), []
+    source, records = source or TableOptions(), []
     for values, where in _items(path, source):
         try:
             record = parse_question(values, where)
@@ -64,7 +64,7 @@ def read_questions(path: Path, source: Source | None = None) -> list[AnswerInput
     return records
 
 
-def question_items(path: Path, source: Source) -> Iterator[tuple[str, Any]]:
+def question_items(path: Path, source: TableOptions) -> Iterator[tuple[str, Any]]:
     """Where it stands and what it is, for every question of such a file, with its answers or without."""
     return ((where, values) for values, where in _items(path, source))
 
@@ -88,24 +88,26 @@ def parse_question(item: Any, where: str) -> AnswerInput:
                 f"{where}: no text in column {name!r} (columns: {', '.join(map(str, item))}); rename a column to "
                 f"{name!r}, or name it with --columns {name}=NAME"
             )
-    answers = _answers(item, where)
+    answers = _parse_answers(item, where)
     name = "" if item.get("id") is None else str(item["id"])
     return AnswerInput(item["question"], item["context"], answers, name, where)
 
 
-def _answers(item: Mapping[str, Any], where: str) -> tuple[GoldAnswer, ...] | None:
+def _parse_answers(item: Mapping[str, Any], where: str) -> tuple[GoldAnswer, ...] | None:
     given, starts = item.get("answers"), None
     if given is None:
         given, starts = item.get("answer"), item.get("answer_start")
     flag = item.get("is_impossible")
-    impossible = FLAGS.get(str(flag).lower())
+    impossible = BOOLEANS.get(str(flag).lower())
     if impossible is None and flag not in (None, ""):
         raise DataError(f"{where}: is_impossible={flag!r} must be true or false")
     if given is None:
         return () if impossible else None
     context = item["context"]
     answers = tuple(
-        GoldAnswer(text, _located(context, text, start)) for text, start in _pairs(given, starts, where) if text.strip()
+        GoldAnswer(text, _locate_answer(context, text, start))
+        for text, start in _texts_and_starts(given, starts, where)
+        if text.strip()
     )
     if impossible is not None and impossible is bool(answers):
         raise DataError(
@@ -114,7 +116,7 @@ def _answers(item: Mapping[str, Any], where: str) -> tuple[GoldAnswer, ...] | No
     return answers
 
 
-def _pairs(given: Any, starts: Any, where: str) -> Iterator[tuple[str, int | None]]:
+def _texts_and_starts(given: Any, starts: Any, where: str) -> Iterator[tuple[str, int | None]]:
     """Texts and where they are said to stand."""
     if isinstance(given, Mapping):  # the datasets library turns a list of objects into an object of lists
         given, starts = given.get("text"), given.get("answer_start")
@@ -137,7 +139,7 @@ def _pairs(given: Any, starts: Any, where: str) -> Iterator[tuple[str, int | Non
             ) from error
 
 
-def _located(context: str, text: str, start: int | None) -> int | None:
+def _locate_answer(context: str, text: str, start: int | None) -> int | None:
     """Where the answer stands: as it says, or else nearest to that, or else first; None where it does not stand."""
     if start is not None and start >= 0 and context.startswith(text, start):
         return start
@@ -148,10 +150,12 @@ def _located(context: str, text: str, start: int | None) -> int | None:
     return min(places, key=lambda place: abs(place - (start or 0)), default=None)
 
 
-def _items(path: Path, source: Source) -> Iterator[tuple[Mapping[str, Any], str]]:
+def _items(path: Path, source: TableOptions) -> Iterator[tuple[Mapping[str, Any], str]]:
     """Every question as a mapping, and where it stands."""
-    if format_of(path) == ".json":
-        objects = [row.values for row in json_rows(path, Source(skip_bad=True))]  # what is bad is told by read_rows
+    if format_suffix(path) == ".json":
+        objects = [
+            row.values for row in json_rows(path, TableOptions(skip_bad=True))
+        ]  # what is bad is told by read_rows
         if objects and all(isinstance(values.get("data"), list) for values in objects):
             yield from _squad_items(path, [article for values in objects for article in values["data"]], source)
             return
@@ -159,7 +163,7 @@ def _items(path: Path, source: Source) -> Iterator[tuple[Mapping[str, Any], str]
         yield row.values, row.where
 
 
-def _squad_items(path: Path, articles: list[Any], source: Source) -> Iterator[tuple[Mapping[str, Any], str]]:
+def _squad_items(path: Path, articles: list[Any], source: TableOptions) -> Iterator[tuple[Mapping[str, Any], str]]:
     for number, article in enumerate(articles, start=1):
         try:
             questions = [

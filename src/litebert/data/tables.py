@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from litebert.data.corpus import SNIFFED_BYTES, detect_encoding, json_object
-from litebert.data.fewrel import is_relations, labelled_sentences, marked
+from litebert.data.fewrel import is_fewrel, labelled_sentences, mark_entities
 from litebert.errors import ConfigError, DataError, require_extra
-from litebert.files import COMPRESSED, DAMAGE, decompressed
+from litebert.files import COMPRESSED_SUFFIXES, DECOMPRESSION_ERRORS, decompressed
 
-FIELD_LIMIT_CHARACTERS = 10_000_000
-TABLE_LIMIT_BYTES = 1 << 30  # unpacked
-DELIMITED: dict[str, str] = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
-JSON = (".jsonl", ".ndjson", ".json")
-FORMATS = (*DELIMITED, *JSON, ".parquet")
-TABLES = tuple(kind for kind in FORMATS if kind != ".txt")
+MAX_FIELD_CHARACTERS = 10_000_000
+MAX_TABLE_BYTES = 1 << 30  # unpacked
+DELIMITERS: dict[str, str] = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+SUFFIXES = (*DELIMITERS, *JSON_SUFFIXES, ".parquet")
+TABLE_SUFFIXES = tuple(kind for kind in SUFFIXES if kind != ".txt")
 """Those that cannot be a plain text."""
-PLAIN = (".txt", ".text", "")
+PLAIN_TEXT_SUFFIXES = (".txt", ".text", "")
 """What is read line by line where no labels are needed."""
 
-PAIRS = (
+PAIR_COLUMNS = (
     ("text", "text_b"),
     ("text_a", "text_b"),
     ("sentence1", "sentence2"),
@@ -37,14 +37,25 @@ PAIRS = (
     ("query", "positive"),
 )
 """Names under which the two texts of a pair are known, in the benchmarks and elsewhere; case does not count."""
-SINGLES = ("text", "text_a", "sentence", "content", "review", "sms", "utterance")
-LABELS = ("label", "labels", "gold_label", "quality", "is_duplicate", "score", "category", "class", "target", "intent")
-COLA = {"label": 2, "text": 4}
+TEXT_COLUMNS = ("text", "text_a", "sentence", "content", "review", "sms", "utterance")
+LABEL_COLUMNS = (
+    "label",
+    "labels",
+    "gold_label",
+    "quality",
+    "is_duplicate",
+    "score",
+    "category",
+    "class",
+    "target",
+    "intent",
+)
+COLA_COLUMNS = {"label": 2, "text": 4}
 """CoLA's files have no header: source, label, the author's mark, sentence."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One example of a file, and where it stood."""
 
     values: dict[str, Any]
@@ -57,7 +68,7 @@ class Row:
 
 
 @dataclass
-class Source:
+class TableOptions:
     """How to read files of examples, and what was left out of them."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -71,7 +82,7 @@ class Source:
     """What was left out, and why."""
 
     @classmethod
-    def of(cls, columns: Sequence[str], skip_bad: bool = False, keep_empty: bool = False) -> Source:
+    def of(cls, columns: Sequence[str], skip_bad: bool = False, keep_empty: bool = False) -> TableOptions:
         """From settings such as `text=1 label=2`."""
         pairs = [given.partition("=") for given in columns]
         wrong = next(
@@ -98,54 +109,54 @@ class Source:
         self.skipped.append(str(error))
 
 
-def read_rows(path: Path, source: Source | None = None, *, pairs: bool = True) -> list[Row]:
+def read_rows(path: Path, source: TableOptions | None = None, *, pairs: bool = True) -> list[TableRow]:
     """All rows of a table, with the columns under the names of their roles. The suffix names the format.
 
     With `pairs`, names such as `question` and `sentence` are taken for the two texts of a pair.
     """
-    source = source or Source()
-    kind = format_of(path)
+    source = source or TableOptions()
+    kind = format_suffix(path)
     if path.is_dir():
         raise DataError(f"{path}: is a folder; give one of its files")
-    if kind not in FORMATS:
+    if kind not in SUFFIXES:
         raise DataError(
             f"{path}: unknown format {kind!r}; "
-            f"name the file {', '.join('*' + f for f in FORMATS)}, or one of them + {' '.join(COMPRESSED)}"
+            f"name the file {', '.join('*' + f for f in SUFFIXES)}, or one of them + {' '.join(COMPRESSED_SUFFIXES)}"
         )
-    if kind in DELIMITED:
-        rows = list(_delimited(path, read_text(path), DELIMITED[kind], source, pairs))
+    if kind in DELIMITERS:
+        rows = list(_delimited_rows(path, read_text(path), DELIMITERS[kind], source, pairs))
     else:
-        rows = list(_by_roles(_parquet(path) if kind == ".parquet" else json_rows(path, source), source, pairs))
+        rows = list(_rename_rows(_parquet_rows(path) if kind == ".parquet" else json_rows(path, source), source, pairs))
     if not rows:
         raise DataError(f"{path}: holds no examples; it needs a header line and at least one row")
     return rows
 
 
-def _by_roles(rows: Iterable[Row], source: Source, pairs: bool) -> Iterator[Row]:
+def _rename_rows(rows: Iterable[TableRow], source: TableOptions, pairs: bool) -> Iterator[TableRow]:
     for row in rows:
         try:
-            yield Row(by_role(row.values, source, row.where, pairs=pairs), row.path, row.line)
+            yield TableRow(rename_columns(row.values, source, row.where, pairs=pairs), row.path, row.line)
         except DataError as error:
             source.refuse(error)
 
 
-def by_role(
-    values: Mapping[str, Any], source: Source | None = None, where: str = "", *, pairs: bool = True
+def rename_columns(
+    values: Mapping[str, Any], source: TableOptions | None = None, where: str = "", *, pairs: bool = True
 ) -> dict[str, Any]:
     """The same values with texts and label under `text`, `text_b` and `label`; all others keep their names."""
-    names = _renamed([str(name) for name in values], source or Source(), where, pairs)
+    names = _role_names([str(name) for name in values], source or TableOptions(), where, pairs)
     return dict(zip(names, values.values(), strict=True))
 
 
-def _renamed(names: Sequence[str], source: Source, where: str, pairs: bool) -> list[str]:
+def _role_names(names: Sequence[str], source: TableOptions, where: str, pairs: bool) -> list[str]:
     """The columns' names, with its role in place of the name of each that has one."""
-    roles = _roles(names, source, where, pairs)
+    roles = _column_roles(names, source, where, pairs)
     # a column that has a role's name and not the role must not be taken for it
     taken = set(roles.values())
     return [roles.get(name, f"other {name}" if name in taken else name) for name in names]
 
 
-def _roles(names: Sequence[str], source: Source, where: str, pairs: bool) -> dict[str, str]:
+def _column_roles(names: Sequence[str], source: TableOptions, where: str, pairs: bool) -> dict[str, str]:
     """Column name -> role."""
     for role, column in source.columns.items():
         if column not in names:
@@ -155,21 +166,21 @@ def _roles(names: Sequence[str], source: Source, where: str, pairs: bool) -> dic
     found = {column: role for role, column in source.columns.items()}
     known = {name.lower(): name for name in names if name not in found}
     if not {"text", "text_b"} & set(source.columns):
-        pair = next((pair for pair in PAIRS if pairs and pair[0] in known and pair[1] in known), None)
-        single = next((name for name in SINGLES if name in known), None)
+        pair = next((pair for pair in PAIR_COLUMNS if pairs and pair[0] in known and pair[1] in known), None)
+        single = next((name for name in TEXT_COLUMNS if name in known), None)
         if pair is not None:
             found |= {known[pair[0]]: "text", known[pair[1]]: "text_b"}
         elif single is not None:
             found[known[single]] = "text"
-    label = next((name for name in LABELS if name in known and known[name] not in found), None)
+    label = next((name for name in LABEL_COLUMNS if name in known and known[name] not in found), None)
     if "label" not in source.columns and label is not None:
         found[known[label]] = "label"
     return found
 
 
-def format_of(path: Path) -> str:
+def format_suffix(path: Path) -> str:
     """The suffix that names the format: the one before any compression."""
-    return path.with_suffix("").suffix if path.suffix in COMPRESSED else path.suffix
+    return path.with_suffix("").suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix
 
 
 def read_text(path: Path) -> str:
@@ -195,31 +206,31 @@ def read_json_file(path: Path) -> Any:
         raise DataError(f"{path}: not JSON ({error}); save it again") from error
 
 
-def json_rows(path: Path, source: Source | None = None) -> Iterator[Row]:
+def json_rows(path: Path, source: TableOptions | None = None) -> Iterator[TableRow]:
     """Objects: one per line, one after the other over several lines, or in one array."""
-    source, text = source or Source(), read_text(path)
-    if format_of(path) == ".json" and text.lstrip()[:1] == "[":
+    source, text = source or TableOptions(), read_text(path)
+    if format_suffix(path) == ".json" and text.lstrip()[:1] == "[":
         values = read_json_file(path)
         for number, value in enumerate(values, start=1):
             if isinstance(value, dict):
-                yield Row(value, path, number)
+                yield TableRow(value, path, number)
             else:
                 source.refuse(
                     DataError(f"{path}, item {number}: {str(value)[:40]!r} is not a JSON object; write objects")
                 )
         return
-    if format_of(path) == ".json":
-        yield from _concatenated(path, text, source)
+    if format_suffix(path) == ".json":
+        yield from _concatenated_json_rows(path, text, source)
         return
     for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: U+2028 may stand in a JSON string
         if line.strip():
             try:
-                yield Row(json_object(line, f"{path}, line {number}"), path, number)
+                yield TableRow(json_object(line, f"{path}, line {number}"), path, number)
             except DataError as error:
                 source.refuse(error)
 
 
-def _concatenated(path: Path, text: str, source: Source) -> Iterator[Row]:
+def _concatenated_json_rows(path: Path, text: str, source: TableOptions) -> Iterator[TableRow]:
     decoder, at, line = json.JSONDecoder(), 0, 1
     while at < len(text):
         if text[at].isspace():
@@ -234,54 +245,54 @@ def _concatenated(path: Path, text: str, source: Source) -> Iterator[Row]:
             )
             at = text.find("\n", at) if "\n" in text[at:] else len(text)  # the next line may be whole again
             continue
-        if isinstance(value, dict) and is_relations(value):
-            yield from _relations(path, value, source)
+        if isinstance(value, dict) and is_fewrel(value):
+            yield from _fewrel_rows(path, value, source)
         elif isinstance(value, dict):
-            yield Row(value, path, line)
+            yield TableRow(value, path, line)
         else:
             source.refuse(DataError(f"{path}, line {line}: {str(value)[:40]!r} is not a JSON object; write objects"))
         line += text.count("\n", at, end)
         at = end
 
 
-def _relations(path: Path, value: Mapping[str, Any], source: Source) -> Iterator[Row]:
+def _fewrel_rows(path: Path, value: Mapping[str, Any], source: TableOptions) -> Iterator[TableRow]:
     for number, (sentence, label) in enumerate(labelled_sentences(value, path), start=1):
         try:
-            text = marked(sentence)
+            text = mark_entities(sentence)
         except (KeyError, IndexError, TypeError) as error:
             problem = f"not as FewRel writes them ({error!r}); give it tokens, h and t"
             source.refuse(DataError(f"{path}, sentence {number}: {problem}"))
             continue
-        yield Row({"text": text, "label": label}, path, number)
+        yield TableRow({"text": text, "label": label}, path, number)
 
 
 def _read_bytes(path: Path) -> bytes:
     try:
         with path.open("rb") as raw, decompressed(raw, path.suffix) as file:
-            content = file.read(TABLE_LIMIT_BYTES + 1)
-    except DAMAGE as error:
+            content = file.read(MAX_TABLE_BYTES + 1)
+    except DECOMPRESSION_ERRORS as error:
         if isinstance(error, OSError) and error.strerror:
             raise DataError(f"{path}: cannot be read ({error.strerror}); check the path") from error
         raise DataError(f"{path}: cannot be read ({error}); unpack it and pack it again") from error
-    if len(content) > TABLE_LIMIT_BYTES:
-        raise DataError(f"{path}: over {TABLE_LIMIT_BYTES >> 30} GiB unpacked, too large for a table; split it")
+    if len(content) > MAX_TABLE_BYTES:
+        raise DataError(f"{path}: over {MAX_TABLE_BYTES >> 30} GiB unpacked, too large for a table; split it")
     return content
 
 
-def _delimited(path: Path, text: str, delimiter: str, source: Source, pairs: bool) -> Iterator[Row]:
+def _delimited_rows(path: Path, text: str, delimiter: str, source: TableOptions, pairs: bool) -> Iterator[TableRow]:
     header: list[str] | None = None
     numbers = source.numbers
-    for began, cells in _cells(path, text, delimiter):
+    for began, cells in _split_cells(path, text, delimiter):
         if not any(cell.strip() for cell in cells):
             if not source.keep_empty:
                 source.skipped.append(f"{path}, line {began}: a row of empty fields")
             elif header is not None or numbers is not None:
-                yield Row(dict.fromkeys(numbers or header or (), ""), path, began)
+                yield TableRow(dict.fromkeys(numbers or header or (), ""), path, began)
             continue
         if header is None and numbers is None and _is_cola(cells):
-            numbers = COLA
+            numbers = COLA_COLUMNS
         if numbers is not None:
-            _refuse_header(path, began, cells, numbers)
+            _reject_header(path, began, cells, numbers)
             if max(numbers.values()) > len(cells):
                 source.refuse(
                     DataError(
@@ -290,10 +301,10 @@ def _delimited(path: Path, text: str, delimiter: str, source: Source, pairs: boo
                     )
                 )
                 continue
-            yield Row({role: cells[number - 1] for role, number in numbers.items()}, path, began)
+            yield TableRow({role: cells[number - 1] for role, number in numbers.items()}, path, began)
         elif header is None:
             header = _checked_header(path, began, [cell.strip() for cell in cells], delimiter)
-            header = _renamed(header, source, f"{path}, line {began}", pairs)
+            header = _role_names(header, source, f"{path}, line {began}", pairs)
         elif len(cells) != len(header):
             source.refuse(
                 DataError(
@@ -303,25 +314,25 @@ def _delimited(path: Path, text: str, delimiter: str, source: Source, pairs: boo
                 )
             )
         else:
-            yield Row(dict(zip(header, cells, strict=True)), path, began)
+            yield TableRow(dict(zip(header, cells, strict=True)), path, began)
 
 
-def _refuse_header(path: Path, line: int, cells: Sequence[str], numbers: Mapping[str, int]) -> None:
+def _reject_header(path: Path, line: int, cells: Sequence[str], numbers: Mapping[str, int]) -> None:
     """Columns by number are for files without a header: one that looks like that would become an example."""
     place = numbers.get("label", 0)
-    if line == 1 and 1 <= place <= len(cells) and cells[place - 1].strip().lower() in LABELS:
+    if line == 1 and 1 <= place <= len(cells) and cells[place - 1].strip().lower() in LABEL_COLUMNS:
         raise DataError(
             f"{path}, line 1: looks like a header ({', '.join(cells)}); name the columns instead of counting them"
         )
 
 
-def _cells(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _split_cells(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """The line on which a row began and its fields, for every line that is not blank."""
     if delimiter == "\t":  # which cannot stand inside a field, so quotes are ordinary characters, often unpaired ones
         lines = ((number, row.removesuffix("\r")) for number, row in enumerate(text.split("\n"), start=1))
         yield from ((number, row.split("\t")) for number, row in lines if row.strip(" "))
         return
-    csv.field_size_limit(FIELD_LIMIT_CHARACTERS)
+    csv.field_size_limit(MAX_FIELD_CHARACTERS)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     line = 0  # a quoted field may span lines: report where its row began
     try:
@@ -339,12 +350,12 @@ def _is_cola(cells: Sequence[str]) -> bool:
 
 
 def _checked_header(path: Path, line: int, header: list[str], delimiter: str) -> list[str]:
-    names = {*SINGLES, *LABELS, *(name for pair in PAIRS for name in pair)}
+    names = {*TEXT_COLUMNS, *LABEL_COLUMNS, *(name for pair in PAIR_COLUMNS for name in pair)}
     other = next((mark for mark in ";\t," if mark in header[0] and names & set(header[0].lower().split(mark))), None)
     if len(header) == 1 and other is not None:
         raise DataError(
             f"{path}, line {line}: one column, {header[0]!r}; its fields seem to be separated by {other!r}, and those "
-            f"of {format_of(path)} are by {delimiter!r}: save it so, or rename the file"
+            f"of {format_suffix(path)} are by {delimiter!r}: save it so, or rename the file"
         )
     repeated = {name for name in header if header.count(name) > 1}
     if repeated:
@@ -354,7 +365,7 @@ def _checked_header(path: Path, line: int, header: list[str], delimiter: str) ->
     return header
 
 
-def _parquet(path: Path) -> Iterator[Row]:
+def _parquet_rows(path: Path) -> Iterator[TableRow]:
     parquet = require_extra("pyarrow.parquet", "train")
     arrow = require_extra("pyarrow", "train")
     try:
@@ -362,4 +373,4 @@ def _parquet(path: Path) -> Iterator[Row]:
     except (OSError, arrow.ArrowException) as error:
         raise DataError(f"{path}: not readable as Parquet ({error}); write it again") from error
     for number, values in enumerate(table.to_pylist(), start=1):
-        yield Row(values, path, number)
+        yield TableRow(values, path, number)

@@ -9,17 +9,17 @@ from pathlib import Path
 from litebert.errors import DataError
 
 
-def texts_of(given: str, columns: tuple[str, ...] = ()) -> Iterator[str]:
+def read_texts(given: str, columns: tuple[str, ...] = ()) -> Iterator[str]:
     """One for each line that is not blank, or row that has a text; - is standard input."""
     from litebert.data.corpus import decode_line, read_lines
-    from litebert.data.tables import TABLES, Source, format_of, read_rows
+    from litebert.data.tables import TABLE_SUFFIXES, TableOptions, format_suffix, read_rows
 
     path = Path(given)
     if given == "-":
         lines = (decode_line(line, "standard input", n) for n, line in enumerate(sys.stdin.buffer, start=1))
         yield from (line.strip() for line in lines if line.strip())
-    elif format_of(path) in TABLES or columns:
-        for row in read_rows(path, Source.of(columns)):
+    elif format_suffix(path) in TABLE_SUFFIXES or columns:
+        for row in read_rows(path, TableOptions.of(columns)):
             text = row.values.get("text")
             if not isinstance(text, str):
                 raise DataError(f"{row.where}: no column 'text'; name one with --columns text=NAME")

@@ -25,7 +25,7 @@ class Window:
     """How many tokens it has."""
 
 
-def windows_of(
+def split_into_windows(
     first: Sequence[int],
     second: Sequence[int] | None,
     tokenizer: Tokenizer,
@@ -48,13 +48,13 @@ def windows_of(
         if number != over and sum(map(len, texts)) > room:
             del text[max(room // 2, room - len(texts[over])) :]
             room -= len(text)
-    stretches = _stretches(len(texts[over]), room, overlap)
+    stretches = _spans(len(texts[over]), room, overlap)
     if most is not None and len(stretches) > most:
         stretches = [stretches[round(i * (len(stretches) - 1) / (most - 1))] for i in range(most)]
-    return [_framed(texts, over, start, end, tokenizer) for start, end in stretches]
+    return [_build_window(texts, over, start, end, tokenizer) for start, end in stretches]
 
 
-def window_from(windows: Sequence[Window], start: int) -> Window:
+def shifted_window(windows: Sequence[Window], start: int) -> Window:
     """One more of these windows, which together show a text that is too long for one, from token `start` of it on."""
     model = windows[0]
     size = model.end - model.start
@@ -68,7 +68,7 @@ def window_from(windows: Sequence[Window], start: int) -> Window:
     return replace(model, ids=ids, start=start, end=start + size)
 
 
-def _stretches(length: int, room: int, overlap: float) -> list[tuple[int, int]]:
+def _spans(length: int, room: int, overlap: float) -> list[tuple[int, int]]:
     """Stretches of `room` tokens that cover `length`; the last one ends where the text ends."""
     if length <= room:
         return [(0, length)]
@@ -77,7 +77,7 @@ def _stretches(length: int, room: int, overlap: float) -> list[tuple[int, int]]:
     return [(start, start + room) for start in starts]
 
 
-def _framed(texts: Sequence[list[int]], over: int, start: int, end: int, tokenizer: Tokenizer) -> Window:
+def _build_window(texts: Sequence[list[int]], over: int, start: int, end: int, tokenizer: Tokenizer) -> Window:
     ids, type_ids, column = [tokenizer.cls_id], [0], 1
     for number, text in enumerate(texts):
         if number == over:

@@ -15,32 +15,32 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from litebert.data.shards import id_type
+from litebert.data.shards import id_dtype
 from litebert.tokenizer import Tokenizer
 
-SLOTS = 1 << 21  # 16 bytes each; half of them are used before the table starts anew
-UNITS_AT_ONCE = 200
+CACHE_SLOTS = 1 << 21  # 16 bytes each; half of them are used before the table starts anew
+LIBRARY_BATCH_UNITS = 200
 HAN_RANGES = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF))  # BERT knows these
 _PUNCTUATION = "".join(chr(point) for point in range(0x21, 0x7F) if not chr(point).isalnum())
-_PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
+_PRINTABLE_ASCII = "".join(map(chr, range(0x21, 0x7F)))
 
 # What a character does to units: nothing, belong to the unit after it, end a sentence, open a unit, or be one.
-_NORMAL, _SPACE, _LINE_END, _OPENS, _ALONE = range(5)
+_NORMAL, _SPACE, _LINE_END, _UNIT_START, _UNIT = range(5)
 
 # Where a unigram vocabulary is not safe to cut: at `▁`, which is how it writes a space; before a character that may
 # join the space it follows, as marks do; and around letters and Arabic number signs that join their neighbours.
-_FREE = (
+_SAFE_AFTER_SPACE = (
     "\\w\\x21-\\x7e\u00a1-\u00f7\u2010-\u2027\u2030-\u205e\u20a0-\u20bf\u2190-\u2bff\u3001-\u3029\u3030\uff01-\uff65"
 )
 _JOINING = (
     "\u0e33\u0eb3\uff9e\uff9f\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\u0d4e"
     "\U000110bd-\U0001193f\U00011a00-\U00011fff"
 )
-_UNSAFE = re.compile(f"▁| [^{_FREE} ]|[{_JOINING}]")
+_UNSAFE = re.compile(f"▁| [^{_SAFE_AFTER_SPACE} ]|[{_JOINING}]")
 
 
 @dataclass(frozen=True)
-class Pieces:
+class CachedEncoding:
     """Sentences as ids, and where their units stand."""
 
     ids: np.ndarray
@@ -54,24 +54,24 @@ class Pieces:
     has_tokens: np.ndarray
 
 
-class UnitTable:
+class WordCache:
     """The ids of units, remembered."""
 
     def __init__(self, tokenizer: Tokenizer, definition: bytes) -> None:
         self.tokenizer = tokenizer
-        self.cutting = Cutting.of(json.loads(definition))
-        self._dtype = id_type(tokenizer)
-        self._model = _bare(definition, self.cutting)
+        self.cutting = UnitRules.of(json.loads(definition))
+        self._dtype = id_dtype(tokenizer)
+        self._model = _without_normalizer(definition, self.cutting)
         tokens = tokenizer.vocabulary()
         self._token_lengths = np.array(list(map(len, tokens)))
-        self._plain = _plain_units(tokens, self.cutting.lowercase)
-        self._keys = np.zeros(SLOTS, np.uint64)  # 0 is a free slot
-        self._begins = np.zeros(SLOTS, np.int32)
-        self._lengths = np.zeros(SLOTS, np.int32)
+        self._plain = _plain_unit_pattern(tokens, self.cutting.lowercase)
+        self._keys = np.zeros(CACHE_SLOTS, np.uint64)  # 0 is a free slot
+        self._begins = np.zeros(CACHE_SLOTS, np.int32)
+        self._lengths = np.zeros(CACHE_SLOTS, np.int32)
         self._pool = np.zeros(1 << 16, self._dtype)
         self._used = self._remembered = 0
 
-    def encode(self, sentences: list[str]) -> Pieces:
+    def encode(self, sentences: list[str]) -> CachedEncoding:
         """The ids of one or more sentences."""
         cutting = self.cutting
         safe = [sentence if cutting.is_safe(sentence) else "" for sentence in sentences]
@@ -93,7 +93,7 @@ class UnitTable:
         ends = np.cumsum(lengths)
         ids = self._pool[np.repeat(begins - (ends - lengths), lengths) + np.arange(ends[-1])]
         self._used = used
-        return Pieces(ids, np.diff(ends[line_ends], prepend=0), text, starts, ends - lengths, lengths > 0)
+        return CachedEncoding(ids, np.diff(ends[line_ends], prepend=0), text, starts, ends - lengths, lengths > 0)
 
     def _slots_of(self, keys: np.ndarray, text: str, starts: np.ndarray) -> np.ndarray:
         """Where each unit stands in the table, after those it lacked were added."""
@@ -102,7 +102,7 @@ class UnitTable:
             return slots
         missing = np.flatnonzero(~found)
         new, first = np.unique(keys[missing], return_index=True)
-        if self._remembered + len(new) > SLOTS // 2:
+        if self._remembered + len(new) > CACHE_SLOTS // 2:
             self._keys[:] = 0
             self._used = self._remembered = 0
             return self._slots_of(keys, text, starts)  # what is frequent is back after a few batches
@@ -114,11 +114,11 @@ class UnitTable:
 
     def _find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The slot of each key, or the free one that it would take, and which of the two it is."""
-        slots = (keys & np.uint64(SLOTS - 1)).astype(np.int64)
+        slots = (keys & np.uint64(CACHE_SLOTS - 1)).astype(np.int64)
         held = self._keys[slots]
         others = np.flatnonzero((held != keys) & (held != 0))
         while len(others):
-            slots[others] = (slots[others] + 1) & (SLOTS - 1)
+            slots[others] = (slots[others] + 1) & (CACHE_SLOTS - 1)
             held[others] = self._keys[slots[others]]
             others = others[(held[others] != keys[others]) & (held[others] != 0)]
         return slots, held == keys
@@ -147,8 +147,8 @@ class UnitTable:
         """Ids by the library."""
         plain = [unit for unit in units if self._plain.fullmatch(unit)] if self._model is not None else []
         encoded: dict[str, list[int]] = {"\n": []}
-        for at in range(0, len(plain), UNITS_AT_ONCE):
-            some = plain[at : at + UNITS_AT_ONCE]
+        for at in range(0, len(plain), LIBRARY_BATCH_UNITS):
+            some = plain[at : at + LIBRARY_BATCH_UNITS]
             encoded |= zip(some, self._encode_plain(some), strict=True)
         others = [unit for unit in units if unit not in encoded]
         # a unit inside a word is encoded after a symbol, which it cannot join, and without which it would start a word
@@ -163,7 +163,7 @@ class UnitTable:
         """Units of which the clean-up changes only the case, laid end to end: three times as fast."""
         assert self._model is not None
         words = map(str.lower, units) if self.cutting.lowercase else units
-        texts = [_as_model_sees(word, self.cutting.symbols) for word in words]
+        texts = [_with_metaspace(word, self.cutting.symbols) for word in words]
         ids = self._model.encode_batch_fast([" ".join(texts)], add_special_tokens=False)[0].ids
         # pieces tile the text, so counting characters tells where a unit ends
         characters = np.cumsum([len(text) - text.count(" ") for text in texts])
@@ -174,7 +174,7 @@ class UnitTable:
 def _unit_starts(kinds: np.ndarray) -> np.ndarray:
     before = np.concatenate([[_LINE_END], kinds[:-1]])
     return np.flatnonzero(
-        (kinds == _LINE_END) | ((kinds != _NORMAL) & (before != _SPACE)) | ((kinds == _NORMAL) & (before == _ALONE))
+        (kinds == _LINE_END) | ((kinds != _NORMAL) & (before != _SPACE)) | ((kinds == _NORMAL) & (before == _UNIT))
     )
 
 
@@ -192,19 +192,19 @@ def _hashes(points: np.ndarray, starts: np.ndarray) -> np.ndarray:
     return hashes
 
 
-def _as_model_sees(unit: str, symbols: str) -> str:
+def _with_metaspace(unit: str, symbols: str) -> str:
     """A plain unit with `▁` for the space before it, cut at spaces that stand around a symbol."""
     word = unit.lstrip(" ")
     start = "▁" if unit[0] == " " else ""
     return f"{start} {word[0]} {word[1:]}".strip() if word[0] in symbols else start + word
 
 
-def _bare(definition: bytes, cutting: Cutting) -> tokenizers.Tokenizer | None:
+def _without_normalizer(definition: bytes, cutting: UnitRules) -> tokenizers.Tokenizer | None:
     """A unigram tokenizer without its clean-up, for text that needs none; None when even plain text needs some."""
     if not cutting.symbols:
         return None
     pipeline = tokenizers.Tokenizer.from_str(definition.decode("utf-8"))
-    plain = _PRINTABLE.lower() if cutting.lowercase else _PRINTABLE
+    plain = _PRINTABLE_ASCII.lower() if cutting.lowercase else _PRINTABLE_ASCII
     if pipeline.normalizer is None or pipeline.normalizer.normalize_str(plain) != plain:
         return None
     pipeline.normalizer = None
@@ -212,20 +212,20 @@ def _bare(definition: bytes, cutting: Cutting) -> tokenizers.Tokenizer | None:
     return pipeline
 
 
-def _plain_units(tokens: list[str], lowercase: bool) -> re.Pattern[str]:
+def _plain_unit_pattern(tokens: list[str], lowercase: bool) -> re.Pattern[str]:
     """Units of printable ASCII characters that are all pieces themselves, so that none can be unknown."""
     known = set(tokens)
-    plain = [each for each in _PRINTABLE if (each.lower() if lowercase else each) in known]
+    plain = [each for each in _PRINTABLE_ASCII if (each.lower() if lowercase else each) in known]
     return re.compile(f" *[{re.escape(''.join(plain))}]+" if plain else "(?!)")
 
 
 # --- which tokenizers can be cut --------------------------------------------------------------------------------------
 
-_CHARACTERWISE = {"Nmt", "NFKD", "NFD", "NFC", "NFKC", "Lowercase", "Precompiled", "Strip", "StripAccents"}
+_CHARACTERWISE_STEPS = {"Nmt", "NFKD", "NFD", "NFC", "NFKC", "Lowercase", "Precompiled", "Strip", "StripAccents"}
 
 
 @dataclass(frozen=True)
-class Cutting:
+class UnitRules:
     """How text is cut into units that a tokenizer treats alike, whatever stands beside them."""
 
     specials: tuple[str, ...] = ()
@@ -240,13 +240,16 @@ class Cutting:
     """Nothing is known of the tokenizer, so nothing is cut."""
 
     @classmethod
-    def of(cls, pipeline: dict[str, Any]) -> Cutting:
+    def of(cls, pipeline: dict[str, Any]) -> UnitRules:
         """For a `tokenizer.json`; every sentence is one unit when one of its steps could look across units."""
-        steps = [*_flat(pipeline["normalizer"], "normalizers"), *_flat(pipeline["pre_tokenizer"], "pretokenizers")]
+        steps = [
+            *_flatten_steps(pipeline["normalizer"], "normalizers"),
+            *_flatten_steps(pipeline["pre_tokenizer"], "pretokenizers"),
+        ]
         added = pipeline["added_tokens"]
         # a word that was added may be of several units
         across = any(token["rstrip"] or token["single_word"] or not token["special"] for token in added)
-        if across or not all(map(_keeps_to_words, steps)):
+        if across or not all(map(_acts_within_words, steps)):
             return cls(whole=True)
         kinds = {step["type"]: step for step in steps}
         specials = tuple(token["content"].lower() for token in added)
@@ -270,19 +273,19 @@ class Cutting:
     def kinds(self, points: np.ndarray) -> np.ndarray:
         """What each character does to units."""
         table = np.zeros(1 << 16, np.uint8)
-        table[[ord(symbol) for symbol in self.symbols]] = _OPENS
+        table[[ord(symbol) for symbol in self.symbols]] = _UNIT_START
         if self.by_character:
-            table[[ord(mark) for mark in _PUNCTUATION]] = _ALONE
+            table[[ord(mark) for mark in _PUNCTUATION]] = _UNIT
             for first, last in HAN_RANGES:
-                table[first : last + 1] = _ALONE
+                table[first : last + 1] = _UNIT
         table[[ord(" "), ord("\n")]] = _SPACE, _LINE_END
         kinds = table[np.minimum(points, 0xFFFF)]
         # other characters may become a space or nothing, and then the symbol starts its word
         solid = (points > ord(" ")) & (points < 0x7F)
-        kinds[1:][(kinds[1:] == _OPENS) & ~solid[:-1]] = _NORMAL
+        kinds[1:][(kinds[1:] == _UNIT_START) & ~solid[:-1]] = _NORMAL
         if self.by_character:
             first, last = HAN_RANGES[-1]
-            kinds[(points >= first) & (points <= last)] = _ALONE
+            kinds[(points >= first) & (points <= last)] = _UNIT
         return kinds
 
 
@@ -291,13 +294,15 @@ def _symbols(split: dict[str, Any]) -> str:
     return "".join(re.sub(r"\\(.)", r"\1", part) for part in split["pattern"]["Regex"].split("|"))
 
 
-def _flat(step: dict[str, Any] | None, inner: str) -> list[dict[str, Any]]:
+def _flatten_steps(step: dict[str, Any] | None, inner: str) -> list[dict[str, Any]]:
     if step is None:
         return []
-    return [part for each in step[inner] for part in _flat(each, inner)] if step["type"] == "Sequence" else [step]
+    return (
+        [part for each in step[inner] for part in _flatten_steps(each, inner)] if step["type"] == "Sequence" else [step]
+    )
 
 
-def _keeps_to_words(step: dict[str, Any]) -> bool:
+def _acts_within_words(step: dict[str, Any]) -> bool:
     """Whether a step does to a word what it does to it among others."""
     kind = step["type"]
     if kind in ("Replace", "Split"):
@@ -310,4 +315,4 @@ def _keeps_to_words(step: dict[str, Any]) -> bool:
         return pattern["Regex"] == " {2,}" or bool(re.fullmatch(r"\[[^ ]*\]\+?", pattern["Regex"]))  # characters
     if kind == "Metaspace":
         return step["prepend_scheme"] == "always" and step["split"] is True
-    return kind in _CHARACTERWISE | {"BertNormalizer", "BertPreTokenizer"}
+    return kind in _CHARACTERWISE_STEPS | {"BertNormalizer", "BertPreTokenizer"}

@@ -28,7 +28,7 @@ from litebert.fewshot.head import FewShotHead
 from litebert.fewshot.ridge import Solution, solve
 from litebert.fewshot.support_set import Evidence, Given, Tuning
 from litebert.fewshot.task import FewShot, familiarity, levels_of, pieces_for
-from litebert.files import HASHES, read_json, replacing, sha256_of, write_json
+from litebert.files import HASH_FILE, atomic_path, file_sha256, read_json, write_json
 from litebert.inference.model import Model
 from litebert.model import Albert
 from litebert.model.lora import DepthAdapters
@@ -107,10 +107,10 @@ class Adapted(Model):
             tensors |= {f"{ADAPTERS}{name}": value.cpu().contiguous() for name, value in learned}
         if whole:
             self.base.save(path)
-        with replacing(path / TENSORS) as temporary:
+        with atomic_path(path / TENSORS) as temporary:
             safetensors.torch.save_file(tensors | {"around": torch.from_numpy(self.given.around.mean)}, temporary)
-        known = read_json(path / HASHES) if whole else {}
-        write_json(path / HASHES, known | {TENSORS: sha256_of(path / TENSORS)})
+        known = read_json(path / HASH_FILE) if whole else {}
+        write_json(path / HASH_FILE, known | {TENSORS: file_sha256(path / TENSORS)})
         home = path.resolve() if whole else self.source
         write_json(path / SETTINGS, {
             "model": {"folder": _way(home, path)} if isinstance(home, Path) else {"name": home},

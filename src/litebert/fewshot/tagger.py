@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from litebert.data.batches import IGNORED, Batch, Example
+from litebert.data.batches import IGNORE_INDEX, Batch, Example
 from litebert.errors import DataError
 from litebert.fewshot.ridge import RIDGES, losses_of
 from litebert.inference.model import Model
@@ -125,7 +125,7 @@ def _read(
     for number, (record, example, found) in enumerate(zip(records, examples, read, strict=True)):
         for one in task.labelled([record], [example]):
             row = next(row for row, window in enumerate(example.sequences) if window is one.sequences[0])
-            columns = np.flatnonzero(one.target != IGNORED)
+            columns = np.flatnonzero(one.target != IGNORE_INDEX)
             states.append(found["states"][row, columns].float().numpy())
             tags.append(one.target[columns])
             sentences += [number] * len(columns)

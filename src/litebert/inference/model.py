@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from litebert.data.batches import Batch, Example, by_length, collate
-from litebert.data.tables import Source
+from litebert.data.batches import Batch, Example, batches_by_length, collate
+from litebert.data.tables import TableOptions
 from litebert.errors import ConfigError, DataError
 from litebert.inference.early_exit import Exits, early_scores, exits_for
 from litebert.interop.huggingface import Folder, save_folder
@@ -213,7 +213,7 @@ class Model:
         """The task's input record for what a user gives; `where` names it in errors."""
         return self._task().parse(item, where)
 
-    def items_of(self, path: Path, source: Source) -> Iterator[tuple[str, Any]]:
+    def items_of(self, path: Path, source: TableOptions) -> Iterator[tuple[str, Any]]:
         """Where it stands and what it is, for all that a file asks of this model's task."""
         return self._task().items_of(path, source)
 
@@ -322,7 +322,7 @@ class Model:
         alike = 0.0
         if batch_size is None and self.device.type != "cuda":
             batch_size, alike = BATCH_SIZE, ALIKE
-        for indices in by_length([example.length for example in examples], batch_size, GPU_TOKENS, alike):
+        for indices in batches_by_length([example.length for example in examples], batch_size, GPU_TOKENS, alike):
             some = [examples[i] for i in indices]
             yield indices, collate(some, self.tokenizer.pad_id, self._columns(some)).to(self.device)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from litebert.errors import CheckpointError, ConfigError
-from litebert.files import HASHES, read_json, replacing, sha256_of, write_json
+from litebert.files import HASH_FILE, atomic_path, file_sha256, read_json, write_json
 from litebert.interop.sentence_transformers import read_map, write_modules
 from litebert.interop.weights import in_eight_bits
 from litebert.model import Albert, AlbertConfig, Encoder, pretraining_heads
@@ -142,9 +142,9 @@ def save_weights(path: Path, model: Albert, task: Task[Any, Any] | None) -> None
 
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    with replacing(path / "model.safetensors") as temporary:
+    with atomic_path(path / "model.safetensors") as temporary:
         safetensors.torch.save_file(tensors, temporary, metadata={"format": "pt"})
-    write_json(path / HASHES, {"model.safetensors": sha256_of(path / "model.safetensors")})
+    write_json(path / HASH_FILE, {"model.safetensors": file_sha256(path / "model.safetensors")})
 
 
 def read_settings(folder: Path) -> dict[str, Any]:

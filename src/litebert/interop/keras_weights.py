@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from litebert.errors import CheckpointError, require_extra
-from litebert.files import replacing
+from litebert.files import atomic_path
 from litebert.interop.weights import WEIGHT_LIMIT_BYTES
 from litebert.model import AlbertConfig
 
@@ -132,7 +132,7 @@ def _norm(theirs: str, ours: str, size: int) -> Iterator[Place]:
 def write_weights(path: Path, places: Iterable[Place], tensors: Mapping[str, Tensor]) -> int:
     """Write a whole file or leave what was there; says how many numbers it holds."""
     h5py, count = require_extra("h5py", "keras"), 0
-    with replacing(path) as temporary, h5py.File(temporary, "w") as file:
+    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
         for place in places:
             array = place.to_keras(tensors[place.ours])
             file[f"layers/{place.theirs}"] = array

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from litebert.data.batches import Batch
 from litebert.errors import ConfigError, require_extra
 from litebert.fewshot.task import FewShot
-from litebert.files import replacing
+from litebert.files import atomic_path
 from litebert.model import Albert, Encoder
 from litebert.model.sentence_head import SentenceHead, SentenceMap, pooled
 from litebert.tasks import Mask, Task
@@ -118,7 +118,7 @@ def write_compiled(program: torch.export.ExportedProgram, path: Path) -> None:
             said, cause = (str(error).strip().splitlines() or [type(error).__name__])[0], repr(error)
             remedy = "install one (apt install g++), or " if "InvalidCxxCompiler" in cause + said else ""
             raise ConfigError(f"torch cannot compile this model: {said}; {remedy}use --format torch") from error
-        with replacing(path) as temporary:
+        with atomic_path(path) as temporary:
             shutil.copyfile(made, temporary)
 
 

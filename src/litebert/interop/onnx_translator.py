@@ -11,7 +11,7 @@ from litebert.commands.export import CLOSE, Figures, distance, open_session
 from litebert.compress.evaluation import scores_of
 from litebert.data.batches import Batch
 from litebert.errors import CheckpointError, ConfigError
-from litebert.files import replacing
+from litebert.files import atomic_path
 from litebert.inference.exported import Exported
 from litebert.interop.onnx_int8 import quantize_graph
 from litebert.interop.onnx_translate import READS, WRITES, Reads, Sessions, Writes, reading_graph, writing_graph
@@ -45,7 +45,7 @@ def export_translator(config: Config, model: Model) -> Figures:
     for name, graph in ((READS, reading_graph(reads, longest)), (WRITES, writing_graph(writes, longest))):
         if config.int8:
             quantize_graph(graph)
-        with replacing(config.out / name) as temporary:
+        with atomic_path(config.out / name) as temporary:
             temporary.write_bytes(graph.SerializeToString())
         sizes += (config.out / name).stat().st_size / 1e6
     figures: dict[str, Any] = {"file": f"{READS} and {WRITES}", "megabytes": sizes, "outputs": ["scores", "looks"]}

@@ -12,7 +12,7 @@ import numpy as np
 import safetensors.numpy
 
 from litebert.errors import CheckpointError
-from litebert.files import atomic_write, read_json, read_limited, replacing, write_json
+from litebert.files import atomic_path, atomic_write, read_json, read_limited, write_json
 from litebert.model.config import AlbertConfig
 from litebert.model.sentence_head import Pooling, SentenceMap
 from litebert.tokenizer import Tokenizer
@@ -42,7 +42,7 @@ def write_modules(
         layers = config.num_hidden_layers
         places = {"num_hidden_layers": layers, "layer_start": layers + 1 - after.passes}
         write_json(path / LAST / "config.json", {"word_embedding_dimension": hidden, **places})
-        with replacing(path / LAST / "model.safetensors") as temporary:
+        with atomic_path(path / LAST / "model.safetensors") as temporary:
             safetensors.numpy.save_file({"layer_weights": np.ones(after.passes, np.float32)}, temporary)
     if after is not None and after.tokens is not None:
         kinds[COUNTS] = "WordWeights"
@@ -57,7 +57,7 @@ def write_modules(
         size = len(after.bias)
         shape = {"in_features": hidden, "out_features": size, "bias": True, "activation_function": _PLAIN}
         write_json(path / MAP / "config.json", shape)
-        with replacing(path / MAP / "model.safetensors") as temporary:
+        with atomic_path(path / MAP / "model.safetensors") as temporary:
             tensors = {"linear.weight": after.weight, "linear.bias": after.bias}
             kind = np.float16 if half else np.float32
             safetensors.numpy.save_file({name: value.astype(kind) for name, value in tensors.items()}, temporary)

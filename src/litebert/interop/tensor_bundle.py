@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from litebert.errors import CheckpointError
-from litebert.files import atomic_write, replacing
+from litebert.files import atomic_path, atomic_write
 from litebert.interop.crc32c import crc32c, masked
 from litebert.interop.leveldb_table import Damage, read_table, table_of, varint, varint_of
 from litebert.interop.weights import WEIGHT_LIMIT_BYTES
@@ -163,7 +163,7 @@ class Bundle:
 def write_bundle(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a checkpoint of one shard. The index comes last: without it there is no checkpoint."""
     entries, offset = {b"": b"\x08\x01\x1a\x02\x08\x01"}, 0  # one shard, little-endian, version 1
-    with replacing(prefix.with_name(f"{prefix.name}.data-00000-of-00001")) as temporary, temporary.open("wb") as file:
+    with atomic_path(prefix.with_name(f"{prefix.name}.data-00000-of-00001")) as temporary, temporary.open("wb") as file:
         for name, tensor in sorted(tensors.items(), key=lambda one: one[0].encode()):
             content = tensor.detach().float().contiguous().numpy().astype("<f4").reshape(-1).view(np.uint8)
             file.write(content.data)

@@ -7,10 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from litebert.data.cloze_classes import hidden_words
+from litebert.data.cloze_classes import cloze_examples
 from litebert.data.corpus import read_lines
-from litebert.data.episodes import Pool, pool_of
-from litebert.data.tables import PLAIN, Source, format_of
+from litebert.data.episodes import ClassRows, rows_by_class
+from litebert.data.tables import PLAIN_TEXT_SUFFIXES, TableOptions, format_suffix
 from litebert.errors import CheckpointError, DataError
 from litebert.files import read_json
 from litebert.inference import Model
@@ -29,10 +29,10 @@ class Table:
     labels: list[str]
 
     @classmethod
-    def read(cls, path: Path, source: Source, mask: str) -> Table:
+    def read(cls, path: Path, source: TableOptions, mask: str) -> Table:
         """Of a plain text, sentences in which `mask` stands for a word, and that word."""
         if is_plain(path):
-            pairs = hidden_words(read_lines([path]), mask)
+            pairs = cloze_examples(read_lines([path]), mask)
             return cls(path, [text for text, _ in pairs], [word for _, word in pairs])
         records = Classify.read(path, source)
         if pair := next((record for record in records if record.text_b is not None), None):
@@ -46,13 +46,13 @@ class Table:
         return "words" if is_plain(self.path) else "classes"
 
     @cached_property
-    def pool(self) -> Pool:
-        return pool_of(self.texts, self.labels)
+    def pool(self) -> ClassRows:
+        return rows_by_class(self.texts, self.labels)
 
 
 def is_plain(path: Path) -> bool:
     """Is it text that nobody has labelled?"""
-    return format_of(path) in PLAIN
+    return format_suffix(path) in PLAIN_TEXT_SUFFIXES
 
 
 def meta_of(model: Model) -> dict[str, Any]:

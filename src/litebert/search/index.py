@@ -28,7 +28,7 @@ import numpy as np
 
 from litebert.errors import CheckpointError, ConfigError, DataError, require_extra
 from litebert.fewshot.adapt import fingerprint
-from litebert.files import locked, read_json, replacing, write_json
+from litebert.files import atomic_path, file_lock, read_json, write_json
 from litebert.inference.model import Model
 from litebert.search.knn import Hit, Storage, nearest, packed, shortened
 
@@ -109,7 +109,7 @@ class Index:
         others = sorted(file.name for file in path.glob("*") if file.name != LOCK)
         if others and SETTINGS not in others:
             raise ConfigError(f"{path} holds something else ({others[0]}); choose a folder for the index alone")
-        with locked(path / LOCK):
+        with file_lock(path / LOCK):
             if (path / SETTINGS).exists():
                 raise ConfigError(f"{path} is an index already; add to it, or choose another folder")
             write_json(path / SETTINGS, asdict(index.settings))
@@ -221,7 +221,7 @@ class Index:
 
     def _add_part(self, vectors: np.ndarray, texts: Sequence[str]) -> None:
         """Write a part and name it, after those that others have added meanwhile."""
-        with locked(self.path / LOCK):
+        with file_lock(self.path / LOCK):
             self._read_again()
             name, former = f"{len(self.settings.parts):06d}-{token_hex(4)}", self.settings
             try:
@@ -247,7 +247,7 @@ class Index:
     def _write(self, name: str, vectors: np.ndarray, texts: Sequence[str]) -> str | None:
         """The files of a part; what the graph with it is called, if one is wanted."""
         lines = [(json.dumps(text, ensure_ascii=False) + "\n").encode("utf-8", "replace") for text in texts]
-        with replacing(self.path / f"texts-{name}.jsonl") as temporary:
+        with atomic_path(self.path / f"texts-{name}.jsonl") as temporary:
             temporary.write_bytes(b"".join(lines))
         _save(self.path / f"places-{name}.npy", np.cumsum([0, *map(len, lines)], dtype=np.int64))
         _save(self.path / f"vectors-{name}.npy", vectors)
@@ -255,7 +255,7 @@ class Index:
             return None
         graph = self._graph()
         graph.add(np.arange(len(self), len(self) + len(vectors)), vectors)
-        with replacing(self.path / f"graph-{name}.usearch") as temporary:
+        with atomic_path(self.path / f"graph-{name}.usearch") as temporary:
             graph.save(str(temporary))
         return f"graph-{name}.usearch"
 
@@ -346,5 +346,5 @@ def _mapped(path: Path) -> np.ndarray:
 
 
 def _save(path: Path, values: np.ndarray) -> None:
-    with replacing(path) as temporary, temporary.open("wb") as file:
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
         np.save(file, values, allow_pickle=False)

@@ -19,27 +19,31 @@ from litebert.errors import LitebertError
 from litebert.serve import client_endpoints as job_endpoints
 from litebert.serve import endpoints, tei_endpoints
 from litebert.serve import response_schema as answers
-from litebert.serve.batcher import Full
-from litebert.serve.limits import Limits, Refused
+from litebert.serve.batcher import QueueFullError
+from litebert.serve.limits import ApiError, Limits
 from litebert.serve.metrics import Metrics
-from litebert.serve.middleware import FAILED, Access, Gate, State
-from litebert.serve.openapi import describe
-from litebert.serve.registry import Served
+from litebert.serve.middleware import INTERNAL_ERROR, AccessControl, RequestMiddleware, ServerState
+from litebert.serve.openapi import customize_openapi
+from litebert.serve.registry import ServedModel
 from litebert.serve.service import Service
-from litebert.serve.validation_messages import in_words
+from litebert.serve.validation_messages import describe_error
 
-PAGE = Path(__file__).parent / "page"
+PAGE_FOLDER = Path(__file__).parent / "page"
 DESCRIPTION = "Models of litebert over HTTP. Errors have the form that openai's clients read."
-SWAGGER = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>litebert</title>
+SWAGGER_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>litebert</title>
 <link rel="stylesheet" href="/docs/swagger-ui.css"></head>
 <body><div id="swagger-ui"></div><script src="/docs/swagger-ui-bundle.js"></script>
 <script src="/docs/start.js"></script></body></html>"""
-SWAGGER_START = 'SwaggerUIBundle({url: "/openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null});'
+SWAGGER_SCRIPT = (
+    'SwaggerUIBundle({url: "/openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null});'
+)
 
 
-def build(make_service: Callable[[], Service], limits: Limits, access: Access, state: State | None = None) -> Gate:
+def build_app(
+    make_service: Callable[[], Service], limits: Limits, access: AccessControl, state: ServerState | None = None
+) -> RequestMiddleware:
     """What uvicorn serves. The service is made when the event loop runs."""
-    state = state or State()
+    state = state or ServerState()
     metrics = Metrics(state)
 
     @asynccontextmanager
@@ -54,58 +58,58 @@ def build(make_service: Callable[[], Service], limits: Limits, access: Access, s
         await service.close()
 
     failures: dict[int | str, dict[str, Any]] = {
-        status: {"model": answers.Error} for status in (400, 401, 403, 404, 408, 413, 429, 503, 504)
+        status: {"model": answers.ErrorResponse} for status in (400, 401, 403, 404, 408, 413, 429, 503, 504)
     }
     app = FastAPI(
         title="litebert", version=__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None,
         redoc_url=None, responses=failures,
         redirect_slashes=False,
     )  # fmt: skip
-    _add_errors(app)
-    _add_status(app, state, metrics)
+    _add_error_handlers(app)
+    _add_status_endpoints(app, state, metrics)
     app.include_router(endpoints.router)
     app.include_router(job_endpoints.router)
     app.include_router(tei_endpoints.router)
     _add_pages(app)
-    describe(app, access)
-    return Gate(app, limits, access, state)
+    customize_openapi(app, access)
+    return RequestMiddleware(app, limits, access, state)
 
 
-def _add_errors(app: FastAPI) -> None:
+def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(LitebertError)
     async def refused(request: Request, error: LitebertError) -> Response:
-        return _told(error if isinstance(error, Refused) else Refused(400, str(error)))
+        return _error_response(error if isinstance(error, ApiError) else ApiError(400, str(error)))
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:
-        return _told(FAILED)
+        return _error_response(INTERNAL_ERROR)
 
-    @app.exception_handler(Full)
-    async def full(request: Request, error: Full) -> Response:
-        return _told(Refused(429, str(error), "overloaded", retry_after_s=error.retry_after_s))
+    @app.exception_handler(QueueFullError)
+    async def full(request: Request, error: QueueFullError) -> Response:
+        return _error_response(ApiError(429, str(error), "overloaded", retry_after_s=error.retry_after_s))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        message, where = in_words(error.errors()[0])
+        message, where = describe_error(error.errors()[0])
         if "json" not in request.headers.get("content-type", ""):
             message = "the body is not said to be JSON; send it with the header Content-Type: application/json"
-        return _told(Refused(400, message, param=where))
+        return _error_response(ApiError(400, message, param=where))
 
     @app.exception_handler(HTTPException)
     async def plain(request: Request, error: HTTPException) -> Response:
         known = {400: "the body cannot be read; send JSON in UTF-8", 404: "there is nothing at this address; see /docs",
                  405: "this address takes another method; see /docs"}  # fmt: skip
-        found = _told(Refused(error.status_code, known.get(error.status_code, str(error.detail))))
+        found = _error_response(ApiError(error.status_code, known.get(error.status_code, str(error.detail))))
         found.headers.update(error.headers or {})
         return found
 
 
-def _told(refused: Refused) -> JSONResponse:
+def _error_response(refused: ApiError) -> JSONResponse:
     after = {} if refused.retry_after_s is None else {"Retry-After": str(max(1, round(refused.retry_after_s)))}
     return JSONResponse(refused.body(), refused.status, after)
 
 
-def _add_status(app: FastAPI, state: State, metrics: Metrics) -> None:
+def _add_status_endpoints(app: FastAPI, state: ServerState, metrics: Metrics) -> None:
     @app.head("/health", include_in_schema=False)
     @app.get("/health", tags=["status"])
     async def health() -> dict[str, str]:
@@ -136,28 +140,28 @@ def _add_status(app: FastAPI, state: State, metrics: Metrics) -> None:
     @app.get("/v1/models/{model}", response_model=answers.ModelRecord, tags=["OpenAI"])
     async def model(model: str, request: Request) -> dict[str, Any]:
         """One of them, or one that was taught here."""
-        found: Served = await request.app.state.service.find(model)
+        found: ServedModel = await request.app.state.service.find(model)
         return found.record()
 
 
 def _add_pages(app: FastAPI) -> None:
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        return HTMLResponse(SWAGGER)
+        return HTMLResponse(SWAGGER_PAGE)
 
     @app.get("/docs/start.js", include_in_schema=False)
     async def docs_start() -> Response:
-        return Response(SWAGGER_START, media_type="text/javascript")
+        return Response(SWAGGER_SCRIPT, media_type="text/javascript")
 
     found = find_spec("fastapi_offline")
     if found is not None and found.origin is not None:  # Swagger's files, which FastAPI would have browsers fetch
         app.mount("/docs", StaticFiles(directory=Path(found.origin).parent / "static"))
-    app.mount("/page", StaticFiles(directory=PAGE, html=False))
+    app.mount("/page", StaticFiles(directory=PAGE_FOLDER, html=False))
 
     @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
-        return FileResponse(PAGE / "index.html")
+        return FileResponse(PAGE_FOLDER / "index.html")
 
     @app.get("/favicon.ico", include_in_schema=False)
     async def icon() -> Response:

@@ -16,8 +16,8 @@ from litebert.inference import Model
 from litebert.inference.records import as_record
 from litebert.model.albert import _linear
 from litebert.model.attention import Dense
-from litebert.serve.engine import running
-from litebert.serve.limits import Refused
+from litebert.serve.engine import temporary_depth
+from litebert.serve.limits import ApiError
 from litebert.tasks import Mask, Task
 
 MOST_TOKENS = 64
@@ -28,7 +28,7 @@ def look_inside(model: Model, text: str) -> dict[str, Any]:
     """Tokens, the attention of every head in every pass, and the answer after each."""
     encoding = model.tokenizer.encode([text])[0]
     if len(encoding.ids) > MOST_TOKENS:
-        raise Refused(
+        raise ApiError(
             400, f"text: {len(encoding.ids)} tokens; inside shows up to {MOST_TOKENS}: shorten it", param="text"
         )
     ids = torch.tensor([encoding.ids], device=model.device)
@@ -70,7 +70,7 @@ def by_depth(model: Model, text: str) -> list[dict[str, Any]]:
         return []
     answers = []
     for depth in range(1, model.passes + 1):
-        with running(model, depth):
+        with temporary_depth(model, depth):
             answers.append({"depth": depth, "answer": as_record(model.predict([text])[0])})
     return answers
 

@@ -14,27 +14,27 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-USUAL_RATE = 5000.0
+INITIAL_TOKENS_PER_SECOND = 5000.0
 """Tokens per second, before anything was computed."""
-MEMORY = 0.9
+RATE_DECAY = 0.9
 """How much the batches before count, beside the last one, in the rate that is measured."""
-BATCH_S = 0.2
+MAX_BATCH_S = 0.2
 """A batch should take no longer: whoever comes while it is computed waits for all of it."""
-LEAST_TOKENS = 256
+MIN_BATCH_TOKENS = 256
 """In a full batch, however slow the machine is. Tokens of the built-in model per second of a CPU core's time, by the
 size of the batch: 590 at 256, 609 at 512, 606 at 1024, 596 at 4096 (embed_examples, 60 texts, means of two)."""
-WINDOW = 4
+LENGTH_WINDOW_BATCHES = 4
 """So many batches of items are looked at for those of similar length."""
 
 
-class Lane(Hashable, Protocol):
+class Computation(Hashable, Protocol):
     """What is computed alike, and so together."""
 
     def compute(self, items: Sequence[Any]) -> Sequence[Any]:
         """A result per item; called in the thread that computes."""
 
 
-class Full(Exception):
+class QueueFullError(Exception):
     """The queue takes no more for now."""
 
     def __init__(self, retry_after_s: float) -> None:
@@ -44,7 +44,7 @@ class Full(Exception):
 
 @dataclass(eq=False)
 class _Request:
-    lane: Lane
+    lane: Computation
     results: list[Any]
     done: asyncio.Future[list[Any]]
     unanswered: int
@@ -65,7 +65,7 @@ class _Item:
 
 
 @dataclass
-class Figures:
+class BatchStatistics:
     """For the metrics."""
 
     batches: int = 0
@@ -85,10 +85,10 @@ class Batcher:
     def __init__(self, batch_tokens: int = 4096, max_wait_s: float = 0.002, queue_tokens: int = 1 << 16) -> None:
         self.batch_tokens, self.max_wait_s, self.queue_tokens = batch_tokens, max_wait_s, queue_tokens
         self.waiting_tokens = self._running_tokens = 0
-        self.tokens_per_second = USUAL_RATE
+        self.tokens_per_second = INITIAL_TOKENS_PER_SECOND
         self._recent_tokens = self._recent_seconds = 0.0
-        self.figures = Figures()
-        self._lanes: dict[Lane, list[_Item]] = {}
+        self.figures = BatchStatistics()
+        self._lanes: dict[Computation, list[_Item]] = {}
         self._requests = 0
         self._turn = 0.0
         """Tokens that a request has got that waits all the time: each batch is shared among those that wait."""
@@ -114,16 +114,16 @@ class Batcher:
 
     @property
     def full_batch(self) -> int:
-        """Tokens that are computed together at most: of `BATCH_S`, at the rate that was measured."""
-        return min(self.batch_tokens, max(LEAST_TOKENS, int(BATCH_S * self.tokens_per_second)))
+        """Tokens that are computed together at most: of `MAX_BATCH_S`, at the rate that was measured."""
+        return min(self.batch_tokens, max(MIN_BATCH_TOKENS, int(MAX_BATCH_S * self.tokens_per_second)))
 
-    async def ask(self, lane: Lane, items: Sequence[Any], tokens: Sequence[int]) -> list[Any]:
+    async def ask(self, lane: Computation, items: Sequence[Any], tokens: Sequence[int]) -> list[Any]:
         """A result per item. Whoever is cancelled while waiting takes his items out of the queue."""
         if not items:
             return []
         total = sum(tokens)
         if self.waiting_tokens and self.waiting_tokens + total > self.queue_tokens:
-            raise Full(self.retry_after_s())
+            raise QueueFullError(self.retry_after_s())
         done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         request = _Request(lane, [None] * len(items), done, len(items), total, time.monotonic(), self._turn)
         queue = self._lanes.setdefault(lane, [])
@@ -141,7 +141,7 @@ class Batcher:
 
     async def call(self, function: Callable[[], Any], tokens: int) -> Any:
         """Something that is computed alone, about as much work as so many tokens."""
-        return (await self.ask(_Call(function), [None], [tokens]))[0]
+        return (await self.ask(_SingleCall(function), [None], [tokens]))[0]
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -178,9 +178,9 @@ class Batcher:
             self._keep(lane, left)
         if not self._lanes:
             return []
-        ordered = {lane: _in_turn(queue) for lane, queue in self._lanes.items()}
+        ordered = {lane: _fair_order(queue) for lane, queue in self._lanes.items()}
         lane, (_, queue) = min(ordered.items(), key=lambda pair: pair[1][0])
-        batch = _alike(queue, self.full_batch)
+        batch = _similar_in_length(queue, self.full_batch)
         taken = set(map(id, batch))
         self._keep(lane, [item for item in self._lanes[lane] if id(item) not in taken])
         self._turn += sum(item.tokens for item in batch) / max(1, self._requests)
@@ -191,7 +191,7 @@ class Batcher:
             self.waiting_tokens -= item.tokens
         return batch
 
-    def _keep(self, lane: Lane, items: list[_Item]) -> None:
+    def _keep(self, lane: Computation, items: list[_Item]) -> None:
         """So much of a lane, in the order in which it came."""
         if items:
             self._lanes[lane] = items
@@ -227,14 +227,14 @@ class Batcher:
         self.figures.tokens += tokens
         self.figures.seconds += seconds
         # tokens and seconds apart, so that single words, which take long for their size, count for little
-        self._recent_tokens = MEMORY * self._recent_tokens + tokens
-        self._recent_seconds = MEMORY * self._recent_seconds + seconds
+        self._recent_tokens = RATE_DECAY * self._recent_tokens + tokens
+        self._recent_seconds = RATE_DECAY * self._recent_seconds + seconds
         self.tokens_per_second = self._recent_tokens / max(self._recent_seconds, 1e-6)
         for observe in self.figures.observers:
             observe(len(batch), tokens, seconds)
 
 
-class _Call:
+class _SingleCall:
     """A lane of its own."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
@@ -244,7 +244,7 @@ class _Call:
         return [self._function()]
 
 
-def _in_turn(queue: Sequence[_Item]) -> tuple[tuple[float, bool], list[_Item]]:
+def _fair_order(queue: Sequence[_Item]) -> tuple[tuple[float, bool], list[_Item]]:
     """The turn of the first item, and all of them by their turns: what their request has got, and what comes before
     them in it. Where these are equal, one that has got nothing so far comes first."""
     ahead: dict[int, float] = {}
@@ -258,11 +258,11 @@ def _in_turn(queue: Sequence[_Item]) -> tuple[tuple[float, bool], list[_Item]]:
     return turns[order[0]], [queue[place] for place in order]
 
 
-def _alike(queue: Sequence[_Item], budget: int) -> list[_Item]:
+def _similar_in_length(queue: Sequence[_Item], budget: int) -> list[_Item]:
     """The first item, and of the next ones those nearest to it in length, as many as the budget of tokens allows."""
     first, window, seen = queue[0], [], 0
     for item in queue[1:]:
-        if seen > WINDOW * budget:
+        if seen > LENGTH_WINDOW_BATCHES * budget:
             break
         window.append(item)
         seen += item.tokens

@@ -17,17 +17,17 @@ import numpy as np
 
 from litebert.errors import CheckpointError
 from litebert.files import atomic_write
-from litebert.serve.limits import Limits, Refused
+from litebert.serve.limits import ApiError, Limits
 
 ID = re.compile(r"[0-9a-f]{32}")
 CURRENT = "current"
-PRIVATE = 0o700
+OWNER_ONLY = 0o700
 """Rights of folders that hold what clients sent."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Listed:
+class TextList:
     """A list to search in."""
 
     model: str
@@ -37,7 +37,7 @@ class Listed:
     """(N, D), each of length 1."""
 
 
-class Keeper(Protocol[T]):
+class Serializer(Protocol[T]):
     """Writes to a folder and reads from it."""
 
     def write(self, value: T, folder: Path) -> None: ...
@@ -61,7 +61,7 @@ class Store(ABC, Generic[T]):
             ages = self._ages()
         if len(ages) >= self.limits.jobs:
             soonest = max(1.0, self.limits.job_lifetime_s - max(ages.values()))
-            raise Refused(
+            raise ApiError(
                 429, f"there are {len(ages)} {self.kind} already, which is all this server keeps; delete one, or wait "
                 "until one that nobody uses is forgotten", "too_many_jobs", retry_after_s=soonest,
             )  # fmt: skip
@@ -92,8 +92,8 @@ class Store(ABC, Generic[T]):
         if not ID.fullmatch(name) or name not in self._ages():
             raise self.missing(name)
 
-    def missing(self, name: str) -> Refused:
-        return Refused(
+    def missing(self, name: str) -> ApiError:
+        return ApiError(
             404, f"id={name[:64]!r}: there is none of the {self.kind} with this id; it was deleted, or nobody used it "
             f"for {self.limits.job_lifetime_s:.0f} s: make it again", "not_found", "id",
         )  # fmt: skip
@@ -116,7 +116,7 @@ class Store(ABC, Generic[T]):
     def _drop(self, name: str) -> None: ...
 
 
-class InMemory(Store[T]):
+class MemoryStore(Store[T]):
     def __init__(self, kind: str, limits: Limits) -> None:
         super().__init__(kind, limits)
         self._kept: dict[str, tuple[T, float]] = {}
@@ -137,16 +137,16 @@ class InMemory(Store[T]):
         del self._kept[name]
 
 
-class InFolder(Store[T]):
+class FolderStore(Store[T]):
     """Shared by all processes that have the folder: one of them writes `ID/VERSION/…`, then `ID/current` names it."""
 
-    def __init__(self, kind: str, limits: Limits, folder: Path, keeper: Keeper[T]) -> None:
+    def __init__(self, kind: str, limits: Limits, folder: Path, keeper: Serializer[T]) -> None:
         super().__init__(kind, limits)
         self._folder, self._keeper = folder, keeper
         self._recent: OrderedDict[str, T] = OrderedDict()
         """By version; reading takes a while."""
-        folder.parent.mkdir(PRIVATE, parents=True, exist_ok=True)  # else parents get the usual rights
-        folder.mkdir(PRIVATE, exist_ok=True)
+        folder.parent.mkdir(OWNER_ONLY, parents=True, exist_ok=True)  # else parents get the usual rights
+        folder.mkdir(OWNER_ONLY, exist_ok=True)
 
     def _all_ages(self) -> dict[str, float]:
         now, found = time.time(), {}
@@ -199,7 +199,7 @@ class InFolder(Store[T]):
             self._recent.popitem(last=False)
 
 
-def told_of(name: str, adapted: Any, limits: Limits) -> dict[str, Any]:
+def classifier_record(name: str, adapted: Any, limits: Limits) -> dict[str, Any]:
     """What a client hears of a classifier that it taught."""
     evidence = adapted.evidence
     mistakes = [{"text": text, "label": label, "taken_for": other} for text, label, other in evidence.mistakes]

@@ -14,8 +14,8 @@ from litebert.model.sentence_head import unit
 from litebert.serve import request_schema as schema
 from litebert.serve import response_schema as answers
 from litebert.serve.attention_maps import MOST_TOKENS, look_inside
-from litebert.serve.limits import Refused, check_count, check_lengths, check_texts
-from litebert.serve.registry import Served
+from litebert.serve.limits import ApiError, check_count, check_lengths, check_texts
+from litebert.serve.registry import ServedModel
 from litebert.serve.service import Service
 from litebert.tasks import Classify, Regress
 
@@ -23,78 +23,78 @@ CLASSIFIERS = ("classify", "few-shot", "multilabel", "regress")
 router = APIRouter()
 
 
-def service_of(request: Request) -> Service:
+def get_service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
-async def as_json(service: Service, content: Any) -> Response:
+async def json_response(service: Service, content: Any) -> Response:
     """Written off the event loop: thousands of numbers take a while."""
     body = await service.engine.aside(to_json, content)
     return Response(body, media_type="application/json")
 
 
-@router.post("/predict/{model}", response_model=answers.Predicted, tags=["tasks"])
+@router.post("/predict/{model}", response_model=answers.PredictResponse, tags=["tasks"])
 async def predict(model: str, given: schema.PredictRequest, request: Request) -> Response:
     """What `litebert predict` answers, for every task."""
-    service = service_of(request)
+    service = get_service(request)
     check_inputs(service, given.inputs)
     served = await service.find(model)
     found = await service.engine.answers(served.model, given.inputs, given.passes, given.top)
-    return await as_json(service, {"model": served.name, "task": served.task, "answers": found})
+    return await json_response(service, {"model": served.name, "task": served.task, "answers": found})
 
 
-@router.post("/fill-mask", response_model=answers.Filled, tags=["tasks"])
+@router.post("/fill-mask", response_model=answers.FillMaskResponse, tags=["tasks"])
 async def fill_mask(given: schema.FillRequest, request: Request) -> Response:
     """The likeliest words for every [MASK] of a text."""
-    service = service_of(request)
+    service = get_service(request)
     check_texts([given.text], service.limits, "text")
     served = service.registry.for_masks(given.model)
     answer = (await service.engine.answers(served.model, [given.text], top=given.top))[0]
-    return await as_json(service, {"model": served.name} | _present(answer, "text"))
+    return await json_response(service, {"model": served.name} | _require_answer(answer, "text"))
 
 
-@router.post("/answer", response_model=answers.Answered, tags=["tasks"])
+@router.post("/answer", response_model=answers.QuestionResponse, tags=["tasks"])
 async def answer_question(given: schema.QuestionRequest, request: Request) -> Response:
     """Where in the context the answer stands."""
-    service = service_of(request)
+    service = get_service(request)
     check_texts([given.question, given.context], service.limits, "context")
     served = service.registry.for_task(given.model, "answer questions", ("answer",))
     record = {"question": given.question, "context": given.context}
     answer = (await service.engine.answers(served.model, [record]))[0]
-    return await as_json(service, {"model": served.name} | _present(answer, "context"))
+    return await json_response(service, {"model": served.name} | _require_answer(answer, "context"))
 
 
-@router.post("/tag", response_model=answers.Predicted, tags=["tasks"])
+@router.post("/tag", response_model=answers.PredictResponse, tags=["tasks"])
 async def tag(given: schema.TextsRequest, request: Request) -> Response:
     """Names and other spans of texts."""
-    service = service_of(request)
+    service = get_service(request)
     served = service.registry.for_task(given.model, "tag", ("tag",))
     return await _for_texts(service, served, given.all_texts)
 
 
-@router.post("/translate", response_model=answers.Predicted, tags=["tasks"])
+@router.post("/translate", response_model=answers.PredictResponse, tags=["tasks"])
 async def translate(given: schema.TextsRequest, request: Request) -> Response:
     """Texts in the other language; long ones are cut into sentences."""
-    service = service_of(request)
+    service = get_service(request)
     served = service.registry.for_task(given.model, "translate", ("translate",))
     return await _for_texts(service, served, given.all_texts)
 
 
-@router.post("/classify", response_model=answers.Predicted, tags=["tasks"])
+@router.post("/classify", response_model=answers.PredictResponse, tags=["tasks"])
 async def classify(given: schema.TextsRequest, request: Request) -> Response:
     """The class of texts, their labels, or their number, as the model was taught."""
-    service = service_of(request)
+    service = get_service(request)
     taught = await service.find(given.model) if given.model else None
     if taught is None or taught.task not in CLASSIFIERS:
         taught = service.registry.for_task(given.model, "classify", CLASSIFIERS)
     return await _for_texts(service, taught, given.all_texts)
 
 
-@router.post("/similarity", response_model=answers.Similar, tags=["vectors"])
+@router.post("/similarity", response_model=answers.SimilarityResponse, tags=["vectors"])
 async def similarity(given: schema.SimilarityRequest, request: Request) -> Response:
     """How alike texts are, as cosines: a matrix of all with all, or of a with b."""
-    service = service_of(request)
+    service = get_service(request)
     left = given.texts if given.texts is not None else given.a or []
     right = [] if given.texts is not None else given.b or []
     check_texts([*left, *right], service.limits, "texts")
@@ -103,53 +103,53 @@ async def similarity(given: schema.SimilarityRequest, request: Request) -> Respo
     vectors = unit(vectors)
     first, second = vectors[: len(left)], vectors[len(left) :] if right else vectors
     scores = await service.engine.aside(lambda: (first @ second.T).clip(-1, 1).tolist())
-    return await as_json(service, {"model": served.name, "scores": scores})
+    return await json_response(service, {"model": served.name, "scores": scores})
 
 
-@router.post("/v1/embeddings", response_model=answers.Embedded, tags=["OpenAI"])
+@router.post("/v1/embeddings", response_model=answers.EmbeddingsResponse, tags=["OpenAI"])
 async def embeddings(given: schema.EmbeddingsRequest, request: Request) -> Response:
     """As OpenAI's, with `litebert`'s vectors."""
-    service = service_of(request)
+    service = get_service(request)
     served = service.registry.for_vectors(given.model)
-    vectors, tokens = await service.engine.vectors(served.model, texts_of(service, given.input, "input"))
-    vectors = unit(shortened(vectors, given.dimensions, served.model))
-    coded = await service.engine.aside(_coded, vectors, given.encoding_format)
+    vectors, tokens = await service.engine.vectors(served.model, embedding_inputs(service, given.input, "input"))
+    vectors = unit(truncate_dimensions(vectors, given.dimensions, served.model))
+    coded = await service.engine.aside(_encode_vectors, vectors, given.encoding_format)
     data = [{"object": "embedding", "index": number, "embedding": one} for number, one in enumerate(coded)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return await as_json(service, {"object": "list", "data": data, "model": served.name, "usage": usage})
+    return await json_response(service, {"object": "list", "data": data, "model": served.name, "usage": usage})
 
 
-@router.post("/v1/rerank", response_model=answers.Reranked, tags=["vectors"])
+@router.post("/v1/rerank", response_model=answers.RerankResponse, tags=["vectors"])
 async def rerank(given: schema.RerankRequest, request: Request) -> Response:
     """Documents by how well they suit a query: by a model of pairs where one is named, else by cosines of vectors."""
-    service = service_of(request)
-    served, scores, tokens = await suited(service, given.model, given.query, given.documents, "documents")
+    service = get_service(request)
+    served, scores, tokens = await rank_documents(service, given.model, given.query, given.documents, "documents")
     order = sorted(range(len(scores)), key=lambda place: -scores[place])[: given.top_n]
     results = [
         {"index": place, "relevance_score": scores[place]}
         | ({"document": {"text": given.documents[place]}} if given.return_documents else {})
         for place in order
     ]
-    return await as_json(service, {"model": served.name, "results": results, "usage": {"total_tokens": tokens}})
+    return await json_response(service, {"model": served.name, "results": results, "usage": {"total_tokens": tokens}})
 
 
-async def suited(
+async def rank_documents(
     service: Service, model: str | None, query: str, documents: list[str], param: str
-) -> tuple[Served, list[float], int]:
+) -> tuple[ServedModel, list[float], int]:
     """By whom, how well each document suits the query, and how many tokens were read."""
     check_texts([query, *documents], service.limits, param, service.limits.texts + 1)
     served = service.registry.for_vectors(model)
-    if (task := served.model.task) is not None and getattr(task, "pairs", None) and is_grading(served.model):
+    if (task := served.model.task) is not None and getattr(task, "pairs", None) and scores_pairs(served.model):
         found, tokens = await service.engine.counted(served.model, [[query, document] for document in documents])
-        return served, [grade_of(task, answer) for answer in found], tokens
+        return served, [pair_score(task, answer) for answer in found], tokens
     vectors, tokens = await service.engine.vectors(served.model, [query, *documents])
     return served, (unit(vectors[1:]) @ unit(vectors[:1])[0]).tolist(), tokens
 
 
-@router.post("/inside", response_model=answers.Inside, tags=["tasks"])
+@router.post("/inside", response_model=answers.InsideResponse, tags=["tasks"])
 async def inside(given: schema.InsideRequest, request: Request) -> Response:
     """Which tokens look at which, head by head and pass by pass, and the answer after every pass."""
-    service = service_of(request)
+    service = get_service(request)
     check_texts([given.text], service.limits, "text")
     if given.model is not None:
         served = await service.find(given.model)
@@ -157,7 +157,7 @@ async def inside(given: schema.InsideRequest, request: Request) -> Response:
         served = service.registry.for_vectors(None)
     work = MOST_TOKENS * served.model.passes // 2
     found = await service.engine.batcher.call(lambda: look_inside(served.model, given.text), work)
-    return await as_json(service, {"model": served.name} | found)
+    return await json_response(service, {"model": served.name} | found)
 
 
 def check_inputs(service: Service, inputs: list[Any]) -> None:
@@ -174,51 +174,53 @@ def _strings(item: Any) -> list[str]:
     return [text for value in item for text in _strings(value)] if isinstance(item, list) else []
 
 
-async def _for_texts(service: Service, served: Served, texts: list[str]) -> Response:
+async def _for_texts(service: Service, served: ServedModel, texts: list[str]) -> Response:
     check_texts(texts, service.limits, "texts")
     found = await service.engine.answers(served.model, texts)
-    return await as_json(service, {"model": served.name, "task": served.task, "answers": found})
+    return await json_response(service, {"model": served.name, "task": served.task, "answers": found})
 
 
-def _present(answer: dict[str, Any] | None, param: str) -> dict[str, Any]:
+def _require_answer(answer: dict[str, Any] | None, param: str) -> dict[str, Any]:
     if answer is None:
-        raise Refused(400, f"{param}: is blank; write something", param=param)
+        raise ApiError(400, f"{param}: is blank; write something", param=param)
     return answer
 
 
-def texts_of(service: Service, given: Any, param: str) -> list[Any]:
+def embedding_inputs(service: Service, given: Any, param: str) -> list[Any]:
     """Of one text or several, as strings or as tokens."""
     texts = [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else given
     if not texts or not all(texts):
-        raise Refused(400, f"{param}: is empty, or a text of it; give something to make a vector of", param=param)
+        raise ApiError(400, f"{param}: is empty, or a text of it; give something to make a vector of", param=param)
     if isinstance(texts[0], str):
         check_texts(texts, service.limits, param)
     elif len(texts) > service.limits.texts or max(map(len, texts)) > service.limits.characters:
-        raise Refused(400, f"{param}: give 1 to {service.limits.texts:,} lists of tokens", param=param)
+        raise ApiError(400, f"{param}: give 1 to {service.limits.texts:,} lists of tokens", param=param)
     return list(texts)
 
 
-def shortened(vectors: np.ndarray, dimensions: int | None, model: Model) -> np.ndarray:
+def truncate_dimensions(vectors: np.ndarray, dimensions: int | None, model: Model) -> np.ndarray:
     """Of the first numbers alone, where fewer are asked for."""
     if dimensions is not None and dimensions > vectors.shape[1]:
         most = model.dimensions
-        raise Refused(400, f"dimensions={dimensions} is more than this model has; give 1 to {most}", param="dimensions")
+        raise ApiError(
+            400, f"dimensions={dimensions} is more than this model has; give 1 to {most}", param="dimensions"
+        )
     return vectors[:, :dimensions]
 
 
-def _coded(vectors: np.ndarray, encoding: str) -> list[Any]:
+def _encode_vectors(vectors: np.ndarray, encoding: str) -> list[Any]:
     if encoding == "float":
         return vectors.tolist()
     return [base64.b64encode(row.astype("<f4").tobytes()).decode("ascii") for row in vectors]
 
 
-def is_grading(model: Model) -> bool:
+def scores_pairs(model: Model) -> bool:
     """Does it tell how well two texts suit each other: a number, or one of two classes?"""
     task = model.task
     return isinstance(task, Regress) or (type(task) is Classify and len(task.labels) == 2)
 
 
-def grade_of(task: Any, answer: dict[str, Any] | None) -> float:
+def pair_score(task: Any, answer: dict[str, Any] | None) -> float:
     if answer is None:
         return 0.0
     return float(answer["value"] if isinstance(task, Regress) else answer["probabilities"][task.labels[1]])

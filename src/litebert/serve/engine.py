@@ -11,22 +11,22 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from litebert.data.batches import Example, Tokens
-from litebert.data.windows import windows_of
+from litebert.data.batches import Example, TokenSequence
+from litebert.data.windows import split_into_windows
 from litebert.fewshot import Adapted
 from litebert.inference import Model
 from litebert.inference.records import as_record, is_blank
 from litebert.serve.batcher import Batcher
-from litebert.serve.limits import Limits, Refused
+from litebert.serve.limits import ApiError, Limits
 from litebert.tasks import Mask, Task
 
 T = TypeVar("T")
-READERS = 2
+PREPROCESSING_THREADS = 2
 """Threads that read and tell."""
 
 
 @dataclass(frozen=True)
-class Asking:
+class TaskScoring:
     """A model is asked a task's question, after so many passes."""
 
     model: Model
@@ -34,12 +34,12 @@ class Asking:
     passes: int | None = None
 
     def compute(self, items: Sequence[Example]) -> Sequence[Any]:
-        with running(self.model, self.passes):
+        with temporary_depth(self.model, self.passes):
             return self.model.score_examples(self.task, items)
 
 
 @dataclass(frozen=True)
-class Embedding:
+class TextEmbedding:
     """A model makes vectors."""
 
     model: Model
@@ -49,7 +49,7 @@ class Embedding:
 
 
 @contextmanager
-def running(model: Model, passes: int | None) -> Iterator[None]:
+def temporary_depth(model: Model, passes: int | None) -> Iterator[None]:
     """So many passes; models may share an encoder, so only where nothing else computes."""
     before = model.encoder.depth
     if passes is not None:
@@ -66,7 +66,7 @@ class Engine:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.batcher = Batcher(limits.batch_tokens, limits.max_wait_s, limits.queue_tokens)
-        self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="litebert-read")
+        self._pool = ThreadPoolExecutor(PREPROCESSING_THREADS, thread_name_prefix="litebert-read")
         self._masks: dict[int, Mask] = {}
 
     async def close(self) -> None:
@@ -89,32 +89,32 @@ class Engine:
         """The same, and how many tokens were read."""
         if passes is not None:
             if isinstance(model, Adapted):
-                raise Refused(400, "passes: an adapted model reads at depths of its own choice; leave it out")
+                raise ApiError(400, "passes: an adapted model reads at depths of its own choice; leave it out")
             if passes > model.config.num_hidden_layers:
                 most = model.config.num_hidden_layers
-                raise Refused(400, f"passes={passes} is more than this model makes; give 1 to {most}", param="passes")
+                raise ApiError(400, f"passes={passes} is more than this model makes; give 1 to {most}", param="passes")
             model.checked_passes(passes)
         task = self._task(model, top)
         records, examples = await self.aside(self._read, model, task, inputs)
-        lengths = [tokens_of(example) for example in examples]
-        scores = await self.batcher.ask(Asking(model, task, passes), examples, lengths)
-        return await self.aside(_told, task, inputs, records, examples, scores), sum(lengths)
+        lengths = [token_count(example) for example in examples]
+        scores = await self.batcher.ask(TaskScoring(model, task, passes), examples, lengths)
+        return await self.aside(_answer_records, task, inputs, records, examples, scores), sum(lengths)
 
     async def vectors(self, model: Model, texts: Sequence[str] | Sequence[Sequence[int]]) -> tuple[np.ndarray, int]:
         """One per text, (N, D), and how many tokens were read."""
         examples = await self.aside(self._encode, model, texts)
         lengths = [example.length for example in examples]
-        rows = await self.batcher.ask(Embedding(model), examples, lengths)
+        rows = await self.batcher.ask(TextEmbedding(model), examples, lengths)
         return np.stack(rows), sum(lengths)
 
     def _task(self, model: Model, top: int | None) -> Task[Any, Any]:
         task = model.task
         if task is None:
-            raise Refused(400, "this model is a bare encoder and answers nothing yet; teach it", param="model")
+            raise ApiError(400, "this model is a bare encoder and answers nothing yet; teach it", param="model")
         if top is None or (isinstance(task, Mask) and top == task.top):
             return task
         if not isinstance(task, Mask):
-            raise Refused(400, f"top={top}: is for models that fill masks; leave it out", param="top")
+            raise ApiError(400, f"top={top}: is for models that fill masks; leave it out", param="top")
         return self._masks.setdefault(top, Mask(top))
 
     def _read(self, model: Model, task: Task[Any, Any], inputs: Sequence[Any]) -> tuple[list[Any], list[Example]]:
@@ -122,22 +122,22 @@ class Engine:
         records = [task.parse(inputs[number], f"input {number + 1}") for number in places]
         examples = task.features(records, model.tokenizer, model.max_length) if records else []
         for number, example in zip(places, examples, strict=True):
-            if (tokens := tokens_of(example)) > self.limits.text_tokens:
+            if (tokens := token_count(example)) > self.limits.text_tokens:
                 most = self.limits.text_tokens
-                raise Refused(400, f"input {number + 1}: {tokens:,} tokens to read; give {most:,} at most")
+                raise ApiError(400, f"input {number + 1}: {tokens:,} tokens to read; give {most:,} at most")
         return records, examples
 
     def _encode(self, model: Model, texts: Sequence[Any]) -> list[Example]:
         if texts and isinstance(texts[0], str):
             return [Example([one]) for one in model.tokenizer.encode(texts, max_length=model.max_length)]
-        return [Example([_of_ids(model, ids)]) for ids in texts]
+        return [Example([_encoding_of_ids(model, ids)]) for ids in texts]
 
 
-def tokens_of(example: Example) -> int:
+def token_count(example: Example) -> int:
     return sum(len(sequence.ids) for sequence in example.sequences)
 
 
-def _told(
+def _answer_records(
     task: Task[Any, Any], inputs: Sequence[Any], records: Sequence[Any], examples: Sequence[Example],
     scores: Sequence[Any],
 ) -> list[dict[str, Any] | None]:  # fmt: skip
@@ -145,11 +145,11 @@ def _told(
     return [None if is_blank(item) else next(found) for item in inputs]
 
 
-def _of_ids(model: Model, ids: Sequence[int]) -> Tokens:
+def _encoding_of_ids(model: Model, ids: Sequence[int]) -> TokenSequence:
     """A text that somebody has encoded already, with or without its frame."""
     tokenizer, size = model.tokenizer, model.tokenizer.vocab_size
     wrong = next((number for number in ids if not 0 <= number < size), None)
     if wrong is not None:
-        raise Refused(400, f"input: {wrong} is no token of this model; give 0 to {size - 1}, or texts", param="input")
+        raise ApiError(400, f"input: {wrong} is no token of this model; give 0 to {size - 1}, or texts", param="input")
     inner = [number for number in ids if number not in (tokenizer.cls_id, tokenizer.sep_id)]
-    return windows_of(inner[: model.max_length - 2], None, tokenizer, model.max_length)[0]
+    return split_into_windows(inner[: model.max_length - 2], None, tokenizer, model.max_length)[0]

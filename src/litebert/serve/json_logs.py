@@ -8,7 +8,7 @@ import sys
 from datetime import datetime, timezone
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """Of an error the kind alone: its message may hold somebody's text."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -20,9 +20,9 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def to_stderr(level: int) -> None:
+def log_to_stderr(level: int) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     for name in ("litebert.serve", "uvicorn", "uvicorn.error", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False

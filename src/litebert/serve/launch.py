@@ -27,18 +27,18 @@ from litebert.serve.limits import Limits
 LOG = logging.getLogger("litebert.serve")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 BACKLOG = 2048
-PATIENCE_S = 10.0
+MIN_LIFETIME_S = 10.0
 """A process that dies sooner after its start will not do better the next time."""
-WORKERS_METRICS = "PROMETHEUS_MULTIPROC_DIR"
-SWITCH_S = 0.001
+MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+THREAD_SWITCH_S = 0.001
 """A thread that reads keeps the event loop waiting no longer than this, where Python's own 5 ms add up to delays."""
-TRIM_S = 10
-IDLE_S = 30
+MEMORY_TRIM_INTERVAL_S = 10
+KEEP_ALIVE_S = 30
 """After which a connection that asks nothing is closed."""
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     models: tuple[str, ...]
     host: str
     port: int
@@ -86,67 +86,67 @@ def listen(host: str, port: int) -> socket.socket:
     return found
 
 
-def launch(settings: Settings, listening: socket.socket, started: Callable[[], None]) -> int:
+def launch(settings: ServerSettings, listening: socket.socket, started: Callable[[], None]) -> int:
     """Serve until a signal ends it; 0 if all went well."""
     if settings.workers == 1:
         serve(settings, listening, started)
         return 0
-    from litebert.serve.json_logs import to_stderr
+    from litebert.serve.json_logs import log_to_stderr
 
-    to_stderr(_level(settings))
+    log_to_stderr(_log_level(settings))
     with tempfile.TemporaryDirectory(prefix="litebert-") as metrics:
-        os.environ[WORKERS_METRICS] = metrics
+        os.environ[MULTIPROCESS_VARIABLE] = metrics
         try:
-            return _Processes(settings, listening).run(started)
+            return _WorkerSupervisor(settings, listening).run(started)
         finally:
-            del os.environ[WORKERS_METRICS]
+            del os.environ[MULTIPROCESS_VARIABLE]
 
 
-def _level(settings: Settings) -> int:
+def _log_level(settings: ServerSettings) -> int:
     return logging.WARNING if settings.quiet else logging.INFO
 
 
-def serve(settings: Settings, listening: socket.socket, started: Callable[[], None] = lambda: None) -> None:
+def serve(settings: ServerSettings, listening: socket.socket, started: Callable[[], None] = lambda: None) -> None:
     """In this process."""
     import torch
     import uvicorn
 
-    from litebert.serve.app import build
-    from litebert.serve.json_logs import to_stderr
-    from litebert.serve.middleware import Access
+    from litebert.serve.app import build_app
+    from litebert.serve.json_logs import log_to_stderr
+    from litebert.serve.middleware import AccessControl
     from litebert.serve.registry import Registry
     from litebert.serve.server import Server
     from litebert.serve.service import Service
 
     if settings.workers > 1:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.workers))
-    sys.setswitchinterval(SWITCH_S)
-    to_stderr(_level(settings))
+    sys.setswitchinterval(THREAD_SWITCH_S)
+    log_to_stderr(_log_level(settings))
     registry = Registry.load(settings.models, settings.engine)
-    access = Access(settings.keys, settings.allowed_hosts, settings.open_metrics)
+    access = AccessControl(settings.keys, settings.allowed_hosts, settings.open_metrics)
 
     def make_service() -> Service:
         started()
         return Service(registry, settings.limits, settings.runs, settings.state_dir, settings.workers)
 
-    gate = build(make_service, settings.limits, access)
+    gate = build_app(make_service, settings.limits, access)
     config = uvicorn.Config(
-        gate, log_config=None, access_log=False, server_header=False, timeout_keep_alive=IDLE_S, backlog=BACKLOG,
+        gate, log_config=None, access_log=False, server_header=False, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
         lifespan="on", ws="none", timeout_graceful_shutdown=math.ceil(settings.limits.timeout_s) + 5,
     )  # fmt: skip
-    threading.Thread(target=_give_memory_back, daemon=True).start()
+    threading.Thread(target=_trim_memory, daemon=True).start()
     Server(config, gate, settings.drain_s).run([listening])
 
 
-def _give_memory_back() -> None:
+def _trim_memory() -> None:
     """glibc keeps what is freed, in pieces and by thread; unless it is asked, the process seems to grow for hours."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     while trim is not None:
-        time.sleep(TRIM_S)
+        time.sleep(MEMORY_TRIM_INTERVAL_S)
         trim(0)
 
 
-def _serve_child(settings: Settings, listening: socket.socket) -> None:
+def _serve_in_worker(settings: ServerSettings, listening: socket.socket) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         serve(settings, listening)
@@ -163,10 +163,10 @@ def _end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-class _Processes:
+class _WorkerSupervisor:
     """Several that listen at one socket; one that dies is replaced."""
 
-    def __init__(self, settings: Settings, listening: socket.socket) -> None:
+    def __init__(self, settings: ServerSettings, listening: socket.socket) -> None:
         self._settings, self._listening = settings, listening
         self._ending = False
         self._running: dict[BaseProcess, float] = {}
@@ -195,7 +195,7 @@ class _Processes:
                         # one that was still loading knows no other way to end, and has accepted nothing
                         well = process.exitcode in (0, -signal.SIGTERM)
                         code = code or (0 if well else abs(process.exitcode or 0))
-                    elif lived < PATIENCE_S or process.exitcode == 2:
+                    elif lived < MIN_LIFETIME_S or process.exitcode == 2:
                         code = process.exitcode or 1
                         self._ending = True
                     else:
@@ -207,7 +207,7 @@ class _Processes:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
-        process = context.Process(target=_serve_child, args=(self._settings, self._listening))
+        process = context.Process(target=_serve_in_worker, args=(self._settings, self._listening))
         process.start()
         self._running[process] = time.monotonic()
 

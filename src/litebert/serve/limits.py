@@ -41,7 +41,7 @@ class Limits:
     """Since it was last used."""
 
 
-class Refused(LitebertError):
+class ApiError(LitebertError):
     """A request that cannot be answered: a status, and what is wrong in words."""
 
     def __init__(
@@ -65,12 +65,12 @@ def check_texts(texts: Sequence[str], limits: Limits, param: str, most: int | No
 def check_count(items: Sequence[Any], limits: Limits, param: str, most: int | None = None) -> None:
     most = limits.texts if most is None else most
     if not 1 <= len(items) <= most:
-        raise Refused(400, f"{param}: {len(items):,} texts; give 1 to {most:,} in a request", param=param)
+        raise ApiError(400, f"{param}: {len(items):,} texts; give 1 to {most:,} in a request", param=param)
 
 
 def check_lengths(texts: Sequence[str], limits: Limits, param: str) -> None:
     longest = max(map(len, texts), default=0)
     if longest > limits.characters:
-        raise Refused(
+        raise ApiError(
             400, f"{param}: a text of {longest:,} characters; give {limits.characters:,} at most", param=param
         )

@@ -19,22 +19,22 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from litebert.serve.limits import Limits, Refused
+from litebert.serve.limits import ApiError, Limits
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-OPEN = ("/health", "/ready", "/", "/docs", "/openapi.json", "/favicon.ico")
-OPEN_BELOW = ("/page/", "/docs/")
+PUBLIC_PATHS = ("/health", "/ready", "/", "/docs", "/openapi.json", "/favicon.ico")
+PUBLIC_PREFIXES = ("/page/", "/docs/")
 """No key is asked for what a browser loads before anybody can type one."""
-LIGHT = ("/metrics", "/v1/models")
+UNLIMITED_PATHS = ("/metrics", "/v1/models")
 """Answered at once, however many requests wait."""
-JOB = re.compile(r"/search|/adapt(/[^/]+/examples)?")
+JOB_PATH = re.compile(r"/search|/adapt(/[^/]+/examples)?")
 """What reads many texts before it answers."""
 METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH")
-HEADERS = [
+SECURITY_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -49,12 +49,12 @@ DOCS_POLICY = (
     b"content-security-policy",
     b"default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
 )  # Swagger's page sets styles of its own
-FAILED = Refused(500, "the server made a mistake; its log says where", "server_error")
+INTERNAL_ERROR = ApiError(500, "the server made a mistake; its log says where", "server_error")
 LOG = logging.getLogger("litebert.serve")
 
 
 @dataclass
-class Access:
+class AccessControl:
     """Who may ask."""
 
     keys: Sequence[str] = ()
@@ -66,21 +66,21 @@ class Access:
     def check(self, path: str, headers: dict[bytes, bytes]) -> None:
         host = headers.get(b"host", b"").decode("latin-1")
         if self.hosts and host_name(host) not in self.hosts:
-            raise Refused(
+            raise ApiError(
                 403, f"Host {host[:100]!r} is not this server; use one of {', '.join(self.hosts)}, or start it with "
                 "--allowed-hosts", "forbidden",
             )  # fmt: skip
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1").partition("://")[2] != host:
-            raise Refused(403, "a page of another origin may not ask here (CORS is off)", "forbidden")
-        if self.keys and not self.needs_no_key(path) and not self._knows(given_key(headers)):
-            raise Refused(
+            raise ApiError(403, "a page of another origin may not ask here (CORS is off)", "forbidden")
+        if self.keys and not self.needs_no_key(path) and not self._knows(api_key_of(headers)):
+            raise ApiError(
                 401, "no API key, or one that is not known; send the header: Authorization: Bearer KEY",
                 "authentication_error",
             )  # fmt: skip
 
     def needs_no_key(self, path: str) -> bool:
-        return is_open(path) or (self.open_metrics and path == "/metrics")
+        return is_public(path) or (self.open_metrics and path == "/metrics")
 
     def _knows(self, key: bytes) -> bool:
         found = False
@@ -89,8 +89,8 @@ class Access:
         return found
 
 
-def is_open(path: str) -> bool:
-    return path in OPEN or path.startswith(OPEN_BELOW)
+def is_public(path: str) -> bool:
+    return path in PUBLIC_PATHS or path.startswith(PUBLIC_PREFIXES)
 
 
 def host_name(host: str) -> str:
@@ -100,13 +100,13 @@ def host_name(host: str) -> str:
         return ""
 
 
-def given_key(headers: dict[bytes, bytes]) -> bytes:
+def api_key_of(headers: dict[bytes, bytes]) -> bytes:
     scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
     return key.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
 
 
 @dataclass
-class State:
+class ServerState:
     """What the gate and the endpoints share."""
 
     ready: bool = False
@@ -117,44 +117,46 @@ class State:
     """Hear method, route, status and seconds of every request."""
 
 
-class Gate:
-    def __init__(self, app: App, limits: Limits, access: Access, state: State) -> None:
+class RequestMiddleware:
+    def __init__(self, app: App, limits: Limits, access: AccessControl, state: ServerState) -> None:
         self._app, self._limits, self._access, self.state = app, limits, access, state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        told = _Told(send, scope, self.state)
+        told = _ResponseSender(send, scope, self.state)
         began = time.perf_counter()
         try:
             headers = dict(scope["headers"])
             self._access.check(scope["path"], headers)
-            if is_open(scope["path"]) or scope["path"] in LIGHT:
+            if is_public(scope["path"]) or scope["path"] in UNLIMITED_PATHS:
                 await self._app(scope, receive, told)
             else:
                 await self._guarded(scope, headers, receive, told)
-        except Refused as refused:
+        except ApiError as refused:
             await told.refuse(refused)
         except Exception as error:  # noqa: BLE001  # ours: the client hears that, and the log where, without the text
             _log_failure(told.id, error)
             if not told.status:
-                await told.refuse(FAILED)
+                await told.refuse(INTERNAL_ERROR)
         finally:
             self._report(scope, told, time.perf_counter() - began)
 
-    async def _guarded(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, told: _Told) -> None:
+    async def _guarded(
+        self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, told: _ResponseSender
+    ) -> None:
         """An endpoint that computes."""
         state, limits = self.state, self._limits
         if state.in_flight >= limits.requests:
-            raise Refused(
+            raise ApiError(
                 429, f"{state.in_flight} requests are being answered, which is all this server takes; try again later",
                 "overloaded", retry_after_s=state.retry_after_s(),
             )  # fmt: skip
         state.in_flight += 1
         try:
-            late = Refused(408, f"only part of the request was there after {limits.timeout_s:.0f} s", "timeout")
-            body = await _within(self._body(headers, receive), limits.timeout_s, late)
+            late = ApiError(408, f"only part of the request was there after {limits.timeout_s:.0f} s", "timeout")
+            body = await _with_timeout(self._body(headers, receive), limits.timeout_s, late)
             if body is not None:
                 await self._answer(scope, body, receive, told)
         finally:
@@ -163,7 +165,7 @@ class Gate:
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
         """None: the client has left."""
         most = self._limits.body_bytes
-        too_long = Refused(413, f"a body of more than {most:,} bytes; send less in a request", "too_large")
+        too_long = ApiError(413, f"a body of more than {most:,} bytes; send less in a request", "too_large")
         said = headers.get(b"content-length", b"")
         if said.isdigit() and (len(said) > 18 or int(said) > most):
             raise too_long
@@ -179,7 +181,7 @@ class Gate:
             more = message.get("more_body", False)
         return b"".join(parts)
 
-    async def _answer(self, scope: Scope, body: bytes, receive: Receive, told: _Told) -> None:
+    async def _answer(self, scope: Scope, body: bytes, receive: Receive, told: _ResponseSender) -> None:
         """Until it is answered, or nobody waits for it any more."""
         given = False
 
@@ -197,7 +199,7 @@ class Gate:
         work = asyncio.ensure_future(self._app(scope, again, told))
         leaving = asyncio.ensure_future(left())
         try:
-            limit = self._limits.job_timeout_s if JOB.fullmatch(scope["path"]) else self._limits.timeout_s
+            limit = self._limits.job_timeout_s if JOB_PATH.fullmatch(scope["path"]) else self._limits.timeout_s
             for _ in range(2):  # who has begun to hear the answer gets as long again
                 await asyncio.wait({work, leaving}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
                 if work.done() or leaving.done() or not told.status:
@@ -211,13 +213,13 @@ class Gate:
             elif leaving.done() or told.status:
                 told.left = True
             else:
-                raise Refused(504, f"no answer in {limit:.0f} s; try again later, or ask less at once", "timeout")
+                raise ApiError(504, f"no answer in {limit:.0f} s; try again later, or ask less at once", "timeout")
         finally:
             for task in (work, leaving):
                 task.cancel()
             await asyncio.gather(work, leaving, return_exceptions=True)
 
-    def _report(self, scope: Scope, told: _Told, seconds: float) -> None:
+    def _report(self, scope: Scope, told: _ResponseSender, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", None) or "(unknown)"
         status = 499 if told.left else told.status  # nginx's number for a client that has left
         method = scope["method"] if scope["method"] in METHODS else "(unknown)"  # else anybody could fill the metrics
@@ -229,10 +231,10 @@ class Gate:
             LOG.info("request", extra={"fields": line})
 
 
-class _Told:
+class _ResponseSender:
     """Sends an answer, with our headers, and remembers what it was."""
 
-    def __init__(self, send: Send, scope: Scope, state: State) -> None:
+    def __init__(self, send: Send, scope: Scope, state: ServerState) -> None:
         self._send, self._scope, self._state = send, scope, state
         self.id = secrets.token_hex(8)
         self.status, self.bytes, self.left = 0, 0, False
@@ -244,7 +246,11 @@ class _Told:
             given = {name.lower(): value for name, value in message.get("headers", [])}
             self._length = int(given.get(b"content-length", b"0")) or math.inf
             docs = self._scope["path"].startswith("/docs")
-            ours = [*HEADERS[:-1], DOCS_POLICY if docs else HEADERS[-1], (b"x-request-id", self.id.encode())]
+            ours = [
+                *SECURITY_HEADERS[:-1],
+                DOCS_POLICY if docs else SECURITY_HEADERS[-1],
+                (b"x-request-id", self.id.encode()),
+            ]
             if self._state.draining:
                 ours.append((b"connection", b"close"))  # the next request goes to another server
             message["headers"] = [*message.get("headers", []), *(one for one in ours if one[0] not in given)]
@@ -254,7 +260,7 @@ class _Told:
         is_last = message["type"] == "http.response.body" and not message.get("more_body", False)
         self.is_whole = is_last or self.bytes >= self._length
 
-    async def refuse(self, refused: Refused) -> None:
+    async def refuse(self, refused: ApiError) -> None:
         body = json.dumps(refused.body(), ensure_ascii=False).encode("utf-8", "replace")
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         if refused.retry_after_s is not None:
@@ -265,7 +271,7 @@ class _Told:
         await self({"type": "http.response.body", "body": body})
 
 
-async def _within(work: Awaitable[Any], seconds: float, late: Refused) -> Any:
+async def _with_timeout(work: Awaitable[Any], seconds: float, late: ApiError) -> Any:
     try:
         return await asyncio.wait_for(work, seconds)
     except asyncio.TimeoutError:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from litebert.serve.middleware import Access
+from litebert.serve.middleware import AccessControl
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
 BEARER = {"type": "http", "scheme": "bearer", "description": "One of the server's keys."}
-NOT_USED = ("HTTPValidationError", "ValidationError")
+UNUSED_SCHEMAS = ("HTTPValidationError", "ValidationError")
 
 
-def describe(app: FastAPI, access: Access) -> None:
+def customize_openapi(app: FastAPI, access: AccessControl) -> None:
     """What /openapi.json says from now on."""
     usual = app.openapi
 
@@ -25,7 +25,7 @@ def describe(app: FastAPI, access: Access) -> None:
                 if access.keys and not access.needs_no_key(path):
                     operation["security"] = [{"key": []}]
         components = document["components"]
-        for name in NOT_USED:
+        for name in UNUSED_SCHEMAS:
             components["schemas"].pop(name, None)
         if access.keys:
             components["securitySchemes"] = {"key": BEARER}

@@ -13,25 +13,25 @@ from typing import Any
 from litebert import builtin
 from litebert.errors import ConfigError
 from litebert.fewshot import Adapted
-from litebert.files import HASHES, check_hashes, unchecked_weights
+from litebert.files import HASH_FILE, check_hashes, unhashed_weights
 from litebert.inference import Model
 from litebert.loading import Engine, load_beside
-from litebert.serve.limits import Refused
+from litebert.serve.limits import ApiError
 from litebert.tasks import Mask, Similarity
 
 LOG = logging.getLogger("litebert.serve")
-NAME = re.compile(r"[\w][\w.-]{0,99}")
-OWN_ENDPOINTS = {
+MODEL_NAME = re.compile(r"[\w][\w.-]{0,99}")
+TASK_ENDPOINTS = {
     "classify": "/classify", "few-shot": "/classify", "multilabel": "/classify", "regress": "/classify", "tag": "/tag",
     "answer": "/answer", "translate": "/translate", "mask": "/fill-mask",
 }  # fmt: skip
 """Of tasks that have one beside /predict."""
-OF_ENCODERS = ("/v1/embeddings", "/v1/rerank", "/similarity", "/search", "/adapt", "/inside")
-OF_TAUGHT = ("examples", "explain", "download")
+ENCODER_ENDPOINTS = ("/v1/embeddings", "/v1/rerank", "/similarity", "/search", "/adapt", "/inside")
+ADAPTED_ENDPOINTS = ("examples", "explain", "download")
 
 
 @dataclass(frozen=True, eq=False)
-class Served:
+class ServedModel:
     """A model under its name."""
 
     name: str
@@ -52,10 +52,10 @@ class Served:
     @property
     def endpoints(self) -> list[str]:
         own = [f"/predict/{self.name}"] if self.task else []
-        own += [OWN_ENDPOINTS[self.task]] if self.task in OWN_ENDPOINTS else []
+        own += [TASK_ENDPOINTS[self.task]] if self.task in TASK_ENDPOINTS else []
         if self.taught_id is None:
-            return [*own, *OF_ENCODERS]
-        return [*own, "/inside", *(f"/adapt/{self.taught_id}/{what}" for what in OF_TAUGHT)]
+            return [*own, *ENCODER_ENDPOINTS]
+        return [*own, "/inside", *(f"/adapt/{self.taught_id}/{what}" for what in ADAPTED_ENDPOINTS)]
 
     def record(self) -> dict[str, Any]:
         """As /v1/models says it: OpenAI's fields and ours."""
@@ -70,43 +70,43 @@ class Served:
 class Registry:
     """In the order in which they were given: where a request names none, the first that can answers."""
 
-    def __init__(self, served: Sequence[Served]) -> None:
+    def __init__(self, served: Sequence[ServedModel]) -> None:
         self._served = {one.name: one for one in served}
 
     @classmethod
     def load(cls, models: Sequence[str], engine: Engine = "auto") -> Registry:
         """Each a folder, a name, or NAME=FOLDER."""
-        found: dict[str, Served] = {}
+        found: dict[str, ServedModel] = {}
         for given in models:
-            name, path = name_of(given)
+            name, path = parse_model_argument(given)
             if name in found:
                 raise ConfigError(f"{given}: there is a model {name!r} already; give this one a name: NAME={path}")
             _check_weights(name, builtin.folder_of(path))
-            model = load_beside([base_of(one.model) for one in found.values()], path, engine)
+            model = load_beside([base_model(one.model) for one in found.values()], path, engine)
             model.albert.requires_grad_(False)
             model.tokenizer.warns = False  # logs quote no texts
             if isinstance(model, Adapted) and isinstance(home := model.base.source, Path):
                 _check_weights(name, home)
-            found[name] = Served(name, model)
+            found[name] = ServedModel(name, model)
         return cls(list(found.values()))
 
-    def __iter__(self) -> Iterator[Served]:
+    def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._served.values())
 
-    def get(self, name: str) -> Served:
+    def get(self, name: str) -> ServedModel:
         if name not in self._served:
             there = ", ".join(self._served)
-            raise Refused(
+            raise ApiError(
                 404, f"model={name[:100]!r} is not served here; there are: {there}", "model_not_found", "model"
             )
         return self._served[name]
 
-    def for_task(self, name: str | None, wanted: str, tasks: Sequence[str]) -> Served:
+    def for_task(self, name: str | None, wanted: str, tasks: Sequence[str]) -> ServedModel:
         """The model of this name, or the first that does what is wanted."""
         if name is not None:
             served = self.get(name)
             if served.task not in tasks:
-                raise Refused(
+                raise ApiError(
                     400, f"model={name!r} does {served.task or 'no task'} and cannot {wanted}; see /v1/models",
                     param="model",
                 )  # fmt: skip
@@ -114,21 +114,21 @@ class Registry:
         for served in self:
             if served.task in tasks:
                 return served
-        raise Refused(
+        raise ApiError(
             404, f"no model here can {wanted}; serve one that was taught to, with: litebert serve FOLDER",
             "model_not_found", "model",
         )  # fmt: skip
 
-    def for_masks(self, name: str | None) -> Served:
+    def for_masks(self, name: str | None) -> ServedModel:
         """One with a masked-token head."""
         if name is not None and Mask.head_name not in self.get(name).model.albert.heads:
-            raise Refused(
+            raise ApiError(
                 400, f"model={name!r} has no masked-token head (fine-tuning drops it); name a pre-trained one",
                 param="model",
             )  # fmt: skip
         return self.for_task(name, "fill masks", (Mask.name,))
 
-    def for_vectors(self, name: str | None) -> Served:
+    def for_vectors(self, name: str | None) -> ServedModel:
         """All have an encoder; by default one that was taught similarity, else one that was not taught a task."""
         if name is not None:
             return self.get(name)
@@ -143,21 +143,21 @@ def _check_weights(name: str, folder: Path) -> None:
     """That they are what was saved; where nothing says so, the log does."""
     check_hashes(folder)
     is_ours = folder in builtin.FOLDERS.values()  # pip has checked those
-    if (unknown := unchecked_weights(folder)) and not is_ours:
-        remedy = f"no {HASHES} beside them says what they were; load the model and save it again"
+    if (unknown := unhashed_weights(folder)) and not is_ours:
+        remedy = f"no {HASH_FILE} beside them says what they were; load the model and save it again"
         LOG.warning("unchecked weights", extra={"fields": {"model": name, "files": unknown, "remedy": remedy}})
 
 
-def name_of(given: str) -> tuple[str, str]:
+def parse_model_argument(given: str) -> tuple[str, str]:
     """The name under which a model is served, and where it is."""
     name, equals, path = given.partition("=")
-    if equals and NAME.fullmatch(name) and not Path(given).exists():
+    if equals and MODEL_NAME.fullmatch(name) and not Path(given).exists():
         return name, path
     name = re.sub(r"[^\w.-]+", "-", Path(given).resolve().name if Path(given).exists() else given.split("/")[-1])
     name = name.strip(".-") or "model"
     return name[:100], given
 
 
-def base_of(model: Model) -> Model:
+def base_model(model: Model) -> Model:
     """What an adapted model was made from; another is it itself."""
     return model.base if isinstance(model, Adapted) else model

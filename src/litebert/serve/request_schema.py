@@ -6,24 +6,25 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from litebert.serve.validation_messages import either
+from litebert.serve.validation_messages import single_rule
 
 Text = str
 ModelName = Field(default=None, max_length=200, description="Of /v1/models; by default the first that can.")
-Input = Annotated[
-    str | list[str] | dict[str, JsonValue], either("must be a text, a list of texts, or an object of the task's fields")
+PredictInput = Annotated[
+    str | list[str] | dict[str, JsonValue],
+    single_rule("must be a text, a list of texts, or an object of the task's fields"),
 ]
-Embeddable = Annotated[
+EmbeddingInput = Annotated[
     str | list[str] | list[int] | list[list[int]],
-    either("must be a text, a list of texts, a list of token numbers, or a list of such lists"),
+    single_rule("must be a text, a list of texts, a list of token numbers, or a list of such lists"),
 ]
-TEXTS: list[JsonValue] = ["Rain fell on the roof.", "The baker opened at five."]
-EXAMPLES: list[JsonValue] = [
+EXAMPLE_TEXTS: list[JsonValue] = ["Rain fell on the roof.", "The baker opened at five."]
+EXAMPLE_LABELS: list[JsonValue] = [
     {"text": "Rain fell on the roof.", "label": "weather"}, {"text": "Thunder every morning.", "label": "weather"},
     {"text": "Butter and three eggs.", "label": "food"}, {"text": "Two sandwiches, please.", "label": "food"},
 ]  # fmt: skip
-TOP = 100
-MOST_PASSES = 1000
+MAX_TOP = 100
+MAX_PASSES = 1000
 
 
 def example(**fields: JsonValue) -> ConfigDict:
@@ -31,29 +32,29 @@ def example(**fields: JsonValue) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
-class Request(BaseModel):
+class StrictRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class PredictRequest(Request):
+class PredictRequest(StrictRequest):
     model_config = example(inputs=["The [MASK] opened at five."])
 
-    inputs: list[Input] = Field(
+    inputs: list[PredictInput] = Field(
         min_length=1, description="Records as `litebert predict` reads them: a text, a pair, or an object."
     )
-    passes: int | None = Field(default=None, ge=1, le=MOST_PASSES, description="Passes to run instead of all.")
-    top: int | None = Field(default=None, ge=1, le=TOP, description="Candidates for a mask.")
+    passes: int | None = Field(default=None, ge=1, le=MAX_PASSES, description="Passes to run instead of all.")
+    top: int | None = Field(default=None, ge=1, le=MAX_TOP, description="Candidates for a mask.")
 
 
-class FillRequest(Request):
+class FillRequest(StrictRequest):
     model_config = example(text="The [MASK] opened at five.", top=3)
 
     text: Text = Field(min_length=1, description="With [MASK] where a word is missing.")
-    top: int = Field(default=5, ge=1, le=TOP)
+    top: int = Field(default=5, ge=1, le=MAX_TOP)
     model: str | None = ModelName
 
 
-class QuestionRequest(Request):
+class QuestionRequest(StrictRequest):
     model_config = example(question="When did the baker open?", context="The baker opened at five.")
 
     question: Text = Field(min_length=1)
@@ -61,10 +62,10 @@ class QuestionRequest(Request):
     model: str | None = ModelName
 
 
-class TextsRequest(Request):
+class TextsRequest(StrictRequest):
     """One text, or a list of them."""
 
-    model_config = example(texts=TEXTS)
+    model_config = example(texts=EXAMPLE_TEXTS)
 
     text: Text | None = Field(default=None, min_length=1)
     texts: list[Text] | None = Field(default=None, min_length=1)
@@ -81,10 +82,10 @@ class TextsRequest(Request):
         return [self.text] if self.text is not None else list(self.texts or ())
 
 
-class SimilarityRequest(Request):
+class SimilarityRequest(StrictRequest):
     """All pairs of `texts`, or those of `a` with `b`."""
 
-    model_config = example(texts=TEXTS)
+    model_config = example(texts=EXAMPLE_TEXTS)
 
     texts: list[Text] | None = Field(default=None, min_length=1)
     a: list[Text] | None = Field(default=None, min_length=1)
@@ -98,26 +99,26 @@ class SimilarityRequest(Request):
         return self
 
 
-class ForeignRequest(BaseModel):
+class CompatibleRequest(BaseModel):
     """Of others' clients: what we do not know is ignored, as they may send more."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
-class EmbeddingsRequest(ForeignRequest):
+class EmbeddingsRequest(CompatibleRequest):
     """OpenAI's."""
 
-    model_config = example(input=TEXTS)
+    model_config = example(input=EXAMPLE_TEXTS)
 
-    input: Embeddable
+    input: EmbeddingInput
     model: str | None = ModelName
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(default=None, ge=1, le=1 << 16)
     user: str | None = None
 
 
-class RerankRequest(Request):
-    model_config = example(query="weather", documents=TEXTS)
+class RerankRequest(StrictRequest):
+    model_config = example(query="weather", documents=EXAMPLE_TEXTS)
 
     query: Text = Field(min_length=1)
     documents: list[Text] = Field(min_length=1)
@@ -126,43 +127,43 @@ class RerankRequest(Request):
     return_documents: bool = False
 
 
-class TeiEmbedRequest(ForeignRequest):
+class TeiEmbedRequest(CompatibleRequest):
     """text-embeddings-inference's."""
 
-    model_config = example(inputs=TEXTS)
+    model_config = example(inputs=EXAMPLE_TEXTS)
 
-    inputs: Embeddable
+    inputs: EmbeddingInput
     normalize: bool = True
     truncate: bool | None = Field(default=None, description="false: refuse texts that are too long; else they are cut.")
     dimensions: int | None = Field(default=None, ge=1, le=1 << 16)
 
 
-class TeiRerankRequest(ForeignRequest):
+class TeiRerankRequest(CompatibleRequest):
     """text-embeddings-inference's."""
 
-    model_config = example(query="weather", texts=TEXTS)
+    model_config = example(query="weather", texts=EXAMPLE_TEXTS)
 
     query: Text = Field(min_length=1)
     texts: list[Text] = Field(min_length=1)
     return_text: bool = False
 
 
-class TeiTokenizeRequest(ForeignRequest):
+class TeiTokenizeRequest(CompatibleRequest):
     """text-embeddings-inference's."""
 
-    model_config = example(inputs=TEXTS)
+    model_config = example(inputs=EXAMPLE_TEXTS)
 
-    inputs: Annotated[str | list[str], either("must be a text, or a list of texts")]
+    inputs: Annotated[str | list[str], single_rule("must be a text, or a list of texts")]
     add_special_tokens: bool = True
 
 
-class Example(Request):
+class Example(StrictRequest):
     text: Text = Field(min_length=1)
     label: str = Field(min_length=1, max_length=200)
 
 
-class TeachRequest(Request):
-    model_config = example(examples=EXAMPLES)
+class TeachRequest(StrictRequest):
+    model_config = example(examples=EXAMPLE_LABELS)
 
     examples: list[Example] = Field(min_length=1)
     model: str | None = ModelName
@@ -171,33 +172,33 @@ class TeachRequest(Request):
     )
 
 
-class MoreExamples(Request):
-    model_config = example(examples=EXAMPLES[:1])
+class MoreExamples(StrictRequest):
+    model_config = example(examples=EXAMPLE_LABELS[:1])
 
     examples: list[Example] = Field(min_length=1)
 
 
-class TextRequest(Request):
-    model_config = example(text=TEXTS[0])
+class TextRequest(StrictRequest):
+    model_config = example(text=EXAMPLE_TEXTS[0])
 
     text: Text = Field(min_length=1)
 
 
-class InsideRequest(Request):
-    model_config = example(text=TEXTS[0])
+class InsideRequest(StrictRequest):
+    model_config = example(text=EXAMPLE_TEXTS[0])
 
     text: Text = Field(min_length=1)
     model: str | None = ModelName
 
 
-class ListRequest(Request):
-    model_config = example(texts=TEXTS)
+class TextListRequest(StrictRequest):
+    model_config = example(texts=EXAMPLE_TEXTS)
 
     texts: list[Text] = Field(min_length=1)
     model: str | None = ModelName
 
 
-class SearchRequest(Request):
+class SearchRequest(StrictRequest):
     model_config = example(query="weather", top=1)
 
     query: Text | None = Field(default=None, min_length=1)

@@ -7,93 +7,93 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Answer(BaseModel):
+class StrictResponse(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Problem(Answer):
+class ErrorDetail(StrictResponse):
     message: str
     type: str
     param: str | None
     code: str | None
 
 
-class Error(Answer):
+class ErrorResponse(StrictResponse):
     """The form that openai's clients read."""
 
-    error: Problem
+    error: ErrorDetail
 
 
-class Predicted(Answer):
+class PredictResponse(StrictResponse):
     model: str
     task: str
     answers: list[dict[str, Any] | None] = Field(description="Records as `litebert predict` writes them.")
 
 
-class Fill(Answer):
+class MaskFilling(StrictResponse):
     token: str
     probability: float
     text: str = Field(description="The whole text with this mask filled.")
 
 
-class Filled(Answer):
+class FillMaskResponse(StrictResponse):
     model: str
-    masks: list[list[Fill]] = Field(description="For each mask the likeliest fillings, best first.")
+    masks: list[list[MaskFilling]] = Field(description="For each mask the likeliest fillings, best first.")
     text: str = Field(description="With the best filling of every mask.")
     log_probability: float
     truth_log_probability: float | None
 
 
-class Span(Answer):
+class AnswerSpan(StrictResponse):
     text: str
     start: int
     end: int
     probability: float
 
 
-class Answered(Span):
+class QuestionResponse(AnswerSpan):
     model: str
     no_answer_probability: float
-    candidates: list[Span]
+    candidates: list[AnswerSpan]
 
 
-class Similar(Answer):
+class SimilarityResponse(StrictResponse):
     model: str
     scores: list[list[float]]
 
 
-class Vector(Answer):
+class EmbeddingItem(StrictResponse):
     object: str
     index: int
     embedding: list[float] | str = Field(description="Numbers, or base64 of little-endian float32.")
 
 
-class Embedded(Answer):
+class EmbeddingsResponse(StrictResponse):
     object: str
-    data: list[Vector]
+    data: list[EmbeddingItem]
     model: str
     usage: dict[str, int]
 
 
-class Ranked(Answer):
+class RerankResult(StrictResponse):
     index: int
     relevance_score: float
     document: dict[str, str] | None = None
 
 
-class Reranked(Answer):
+class RerankResponse(StrictResponse):
     model: str
-    results: list[Ranked]
+    results: list[RerankResult]
     usage: dict[str, int]
 
 
-class TeiRanked(Answer):
+class TeiRerankResult(StrictResponse):
     index: int
     score: float
     text: str | None = None
 
 
-class TeiToken(Answer):
+class TeiToken(StrictResponse):
     id: int
     text: str
     special: bool
@@ -101,7 +101,7 @@ class TeiToken(Answer):
     stop: int | None = Field(description="The one after the last.")
 
 
-class TeiInfo(Answer):
+class TeiInfo(StrictResponse):
     model_id: str
     model_dtype: str
     max_concurrent_requests: int
@@ -112,27 +112,27 @@ class TeiInfo(Answer):
     version: str
 
 
-class ByDepth(Answer):
+class AnswerAtDepth(StrictResponse):
     depth: int
     answer: dict[str, Any]
 
 
-class Inside(Answer):
+class InsideResponse(StrictResponse):
     model: str
     tokens: list[str]
     depths: int
     heads: int
     attention: list[list[list[list[float]]]] = Field(description="By pass, head, token that looks, token looked at.")
-    by_depth: list[ByDepth] = Field(description="The answer if the model stopped after each pass.")
+    by_depth: list[AnswerAtDepth] = Field(description="The answer if the model stopped after each pass.")
 
 
-class Mistake(Answer):
+class Misclassification(StrictResponse):
     text: str
     label: str
     taken_for: str
 
 
-class Taught(Answer):
+class AdaptResponse(StrictResponse):
     id: str
     model: str = Field(description="For /predict and /classify.")
     classes: list[str]
@@ -143,67 +143,67 @@ class Taught(Answer):
     with_twice: float | None = Field(description="What twice as many examples may give.")
     label_names: bool
     hints: list[str]
-    mistakes: list[Mistake]
+    mistakes: list[Misclassification]
     seconds: float
     expires_in_s: float = Field(description="After its last use.")
 
 
-class Reason(Answer):
+class NearestExample(StrictResponse):
     text: str
     label: str
     weight: float = Field(description="What it adds to the score of the class; below 0, it takes away.")
     is_name: bool = Field(description="The name of a class, which counts as an example too.")
 
 
-class Explained(Answer):
+class ExplainResponse(StrictResponse):
     label: str
     probability: float
     probabilities: dict[str, float]
     unknown: float
     is_unknown: bool
-    nearest: list[Reason]
+    nearest: list[NearestExample]
 
 
-class Deleted(Answer):
+class DeleteResponse(StrictResponse):
     id: str
     deleted: bool
 
 
-class Uploaded(Answer):
+class UploadResponse(StrictResponse):
     id: str
     texts: int
     model: str
     expires_in_s: float
 
 
-class Hit(Answer):
+class SearchHit(StrictResponse):
     index: int
     text: str
     score: float
 
 
-class Searched(Answer):
+class SearchResponse(StrictResponse):
     id: str
-    results: list[list[Hit]]
+    results: list[list[SearchHit]]
 
 
-class Run(Answer):
+class RunRecord(StrictResponse):
     name: str
     updated: float
     command: str | None
     finished: bool
 
 
-class RunList(Answer):
-    runs: list[Run]
+class RunList(StrictResponse):
+    runs: list[RunRecord]
 
 
-class Curves(Answer):
+class RunCurves(StrictResponse):
     name: str
     curves: dict[str, list[list[float]]] = Field(description="By metric: step and value, at most 500 of each.")
 
 
-class ModelRecord(Answer):
+class ModelRecord(StrictResponse):
     id: str
     object: str
     created: int
@@ -218,6 +218,6 @@ class ModelRecord(Answer):
     endpoints: list[str]
 
 
-class ModelList(Answer):
+class ModelList(StrictResponse):
     object: str
     data: list[ModelRecord]

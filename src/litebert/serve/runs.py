@@ -7,18 +7,18 @@ import math
 from pathlib import Path
 from typing import Any
 
-from litebert.serve.limits import Refused
+from litebert.serve.limits import ApiError
 
-METRICS = "metrics.jsonl"
-MOST_POINTS = 500
-MOST_BYTES = 64 << 20
-MOST_LINE = 1 << 20
-MOST_RUNS = 200
-DEPTH = 3
+METRICS_FILE = "metrics.jsonl"
+MAX_POINTS = 500
+MAX_BYTES = 64 << 20
+MAX_LINE_BYTES = 1 << 20
+MAX_RUNS = 200
+MAX_FOLDER_DEPTH = 3
 """Folders below the one that is named."""
 
 
-class Runs:
+class TrainingRuns:
     """Read only; a request names a run as the listing does, never a path."""
 
     def __init__(self, folder: Path | None) -> None:
@@ -26,43 +26,46 @@ class Runs:
 
     def listing(self) -> list[dict[str, Any]]:
         """The newest first."""
-        found = [_about(name, path) for name, path in self._paths().items()]
-        return sorted(found, key=lambda run: -run["updated"])[:MOST_RUNS]
+        found = [_run_record(name, path) for name, path in self._paths().items()]
+        return sorted(found, key=lambda run: -run["updated"])[:MAX_RUNS]
 
     def curves(self, name: str) -> dict[str, Any]:
         path = self._paths().get(name)
         if path is None:
-            raise Refused(404, f"name={name[:100]!r} is not a run; GET /runs lists them", "not_found", "name")
-        return {"name": name, "curves": {key: _thinned(points) for key, points in _curves(path / METRICS).items()}}
+            raise ApiError(404, f"name={name[:100]!r} is not a run; GET /runs lists them", "not_found", "name")
+        return {
+            "name": name,
+            "curves": {key: _downsampled(points) for key, points in _read_curves(path / METRICS_FILE).items()},
+        }
 
     def _paths(self) -> dict[str, Path]:
         if self._folder is None or not self._folder.is_dir():
             return {}
         root = self._folder.resolve()
         found = {}
-        for depth in range(DEPTH + 1):
-            for file in root.glob("*/" * depth + METRICS):
+        for depth in range(MAX_FOLDER_DEPTH + 1):
+            for file in root.glob("*/" * depth + METRICS_FILE):
                 if not file.is_symlink() and file.resolve().is_relative_to(root):
                     name = file.parent.relative_to(root).as_posix()
                     found["-" if name == "." else name.replace("/", ":")] = file.parent
         return found
 
 
-def _about(name: str, path: Path) -> dict[str, Any]:
+def _run_record(name: str, path: Path) -> dict[str, Any]:
     command = None
     try:
         command = json.loads((path / "run.json").read_text(encoding="utf-8")).get("command")
     except (OSError, ValueError, AttributeError):
         command = None  # an unfinished or older run; its curves can be looked at all the same
-    updated = (path / METRICS).stat().st_mtime
+    updated = (path / METRICS_FILE).stat().st_mtime
     return {"name": name, "updated": updated, "command": command, "finished": (path / "finished.json").is_file()}
 
 
-def _curves(file: Path) -> dict[str, list[list[float]]]:
+def _read_curves(file: Path) -> dict[str, list[list[float]]]:
     found: dict[str, list[list[float]]] = {}
     read = 0
     with file.open("rb") as lines:
-        while read < MOST_BYTES and (line := lines.readline(MOST_LINE)):
+        while read < MAX_BYTES and (line := lines.readline(MAX_LINE_BYTES)):
             read += len(line)
             try:
                 record = json.loads(line)
@@ -75,8 +78,8 @@ def _curves(file: Path) -> dict[str, list[list[float]]]:
     return found
 
 
-def _thinned(points: list[list[float]]) -> list[list[float]]:
-    if len(points) <= MOST_POINTS:
+def _downsampled(points: list[list[float]]) -> list[list[float]]:
+    if len(points) <= MAX_POINTS:
         return points
-    places = {round(number * (len(points) - 1) / (MOST_POINTS - 1)) for number in range(MOST_POINTS)}
+    places = {round(number * (len(points) - 1) / (MAX_POINTS - 1)) for number in range(MAX_POINTS)}
     return [points[place] for place in sorted(places)]

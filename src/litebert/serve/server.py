@@ -9,13 +9,13 @@ from types import FrameType
 
 import uvicorn
 
-from litebert.serve.middleware import Gate
+from litebert.serve.middleware import RequestMiddleware
 
 
 class Server(uvicorn.Server):
     """Ends by itself; a signal that was obeyed is not raised again, so that the exit code is 0."""
 
-    def __init__(self, config: uvicorn.Config, gate: Gate, drain_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, gate: RequestMiddleware, drain_s: float) -> None:
         super().__init__(config)
         self._state, self._drain_s, self._stop_at = gate.state, drain_s, math.inf
 

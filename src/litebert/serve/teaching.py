@@ -17,20 +17,20 @@ from litebert.fewshot.adapt import adapt
 from litebert.fewshot.explain import explaining, reasons_of
 from litebert.inference import Model
 from litebert.inference.records import as_record
-from litebert.serve.engine import Asking, Engine, tokens_of
-from litebert.serve.registry import Served, base_of
+from litebert.serve.engine import Engine, TaskScoring, token_count
+from litebert.serve.registry import ServedModel, base_model
 from litebert.tasks import Task
 from litebert.tasks.base import Scores
 
-TEACHERS = 2
+TRAINING_THREADS = 2
 """At once; more wait."""
-BASE = "base"
+BASE_FOLDER = "base"
 """The folder of a download that holds the model it was made from, where that is not known by name."""
-PART = 1 << 16
+CHUNK_BYTES = 1 << 16
 """Bytes of a download that are sent at once."""
 
 
-class Queued(Model):
+class BatchedModel(Model):
     """A model that reads in the server's batches, for use in a thread that is not the event loop's."""
 
     def __init__(self, model: Model, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
@@ -43,8 +43,8 @@ class Queued(Model):
         self, task: Task[Any, Any], examples: Sequence[Example], batch_size: int | None = None,
         advance: Callable[[int], None] = lambda count: None,
     ) -> list[Scores]:  # fmt: skip
-        lengths = [tokens_of(example) for example in examples]
-        question = self._engine.batcher.ask(Asking(self.model, task), examples, lengths)
+        lengths = [token_count(example) for example in examples]
+        question = self._engine.batcher.ask(TaskScoring(self.model, task), examples, lengths)
         asked = asyncio.run_coroutine_threadsafe(question, self._loop)
         self._asked.add(asked)
         try:
@@ -58,23 +58,23 @@ class Queued(Model):
             asked.cancel()
 
 
-def plain(base: Model) -> Model:
+def unbatched(base: Model) -> Model:
     """As it is served."""
-    return base.model if isinstance(base, Queued) else base
+    return base.model if isinstance(base, BatchedModel) else base
 
 
-class Teacher:
+class FewShotTrainer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._pool = ThreadPoolExecutor(TEACHERS, thread_name_prefix="litebert-teach")
+        self._pool = ThreadPoolExecutor(TRAINING_THREADS, thread_name_prefix="litebert-teach")
 
     def close(self) -> None:
         self._pool.shutdown()
 
     async def teach(
-        self, served: Served, texts: Sequence[str], labels: Sequence[str], label_names: bool | None
+        self, served: ServedModel, texts: Sequence[str], labels: Sequence[str], label_names: bool | None
     ) -> Adapted:
-        queued = self._queued(base_of(served.model))
+        queued = self._queued(base_model(served.model))
         return await self._aside(queued, lambda: adapt(queued, texts, labels, label_names=label_names))
 
     async def add(self, adapted: Adapted, texts: Sequence[str], labels: Sequence[str]) -> Adapted:
@@ -87,14 +87,14 @@ class Teacher:
         task = explaining(adapted)
         record = task.parse(text, "text")
         features = await self._engine.aside(task.features, [record], adapted.tokenizer, adapted.max_length)
-        scores = await self._engine.batcher.ask(Asking(adapted, task), features, [tokens_of(features[0])])
+        scores = await self._engine.batcher.ask(TaskScoring(adapted, task), features, [token_count(features[0])])
         answer = as_record(task.answer(record, features[0], scores[0]))
         return answer | {"nearest": [as_record(one) for one in reasons_of(adapted, answer["label"], scores[0])]}
 
-    def _queued(self, base: Model) -> Queued:
-        return Queued(plain(base), self._engine, asyncio.get_running_loop())
+    def _queued(self, base: Model) -> BatchedModel:
+        return BatchedModel(unbatched(base), self._engine, asyncio.get_running_loop())
 
-    async def _aside(self, queued: Queued, work: Callable[[], Adapted]) -> Adapted:
+    async def _aside(self, queued: BatchedModel, work: Callable[[], Adapted]) -> Adapted:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, work)
         except asyncio.CancelledError:
@@ -102,7 +102,7 @@ class Teacher:
             raise
 
 
-def packed(adapted: Adapted, name: str) -> IO[bytes]:
+def zip_archive(adapted: Adapted, name: str) -> IO[bytes]:
     """A zip of its folder, with the model it was made from, unless that is known by name.
 
     The file has no name on the disk and is gone once it is closed, whoever leaves before that.
@@ -112,8 +112,8 @@ def packed(adapted: Adapted, name: str) -> IO[bytes]:
         folder = Path(place) / name
         saved = copy.copy(adapted)
         if not isinstance(adapted.source, str):
-            plain(adapted.base).save(folder / BASE)
-            saved.source = (folder / BASE).resolve()
+            unbatched(adapted.base).save(folder / BASE_FOLDER)
+            saved.source = (folder / BASE_FOLDER).resolve()
         saved.save(folder)
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as file:
             for path in sorted(folder.rglob("*")):
@@ -122,9 +122,9 @@ def packed(adapted: Adapted, name: str) -> IO[bytes]:
     return archive
 
 
-def in_parts(file: IO[bytes]) -> Iterator[bytes]:
+def read_chunks(file: IO[bytes]) -> Iterator[bytes]:
     """All of it, from the beginning, and it is closed."""
     with file:
         file.seek(0)
-        while part := file.read(PART):
+        while part := file.read(CHUNK_BYTES):
             yield part

@@ -14,8 +14,8 @@ from litebert.inference import Model
 from litebert.model.sentence_head import unit
 from litebert.serve import request_schema as schema
 from litebert.serve import response_schema as answers
-from litebert.serve.endpoints import as_json, service_of, shortened, suited, texts_of
-from litebert.serve.limits import Refused, check_texts
+from litebert.serve.endpoints import embedding_inputs, get_service, json_response, rank_documents, truncate_dimensions
+from litebert.serve.limits import ApiError, check_texts
 
 router = APIRouter(tags=["text-embeddings-inference"])
 
@@ -23,41 +23,41 @@ router = APIRouter(tags=["text-embeddings-inference"])
 @router.post("/embed", response_model=list[list[float]])
 async def embed(given: schema.TeiEmbedRequest, request: Request) -> Response:
     """Vectors, one per text."""
-    service = service_of(request)
+    service = get_service(request)
     model = service.registry.for_vectors(None).model
-    texts = texts_of(service, given.inputs, "inputs")
+    texts = embedding_inputs(service, given.inputs, "inputs")
     if given.truncate is False:
         await service.engine.aside(_refuse_long, model, texts)
     vectors, _ = await service.engine.vectors(model, texts)
-    vectors = shortened(vectors, given.dimensions, model)
-    return await as_json(service, (unit(vectors) if given.normalize else vectors).tolist())
+    vectors = truncate_dimensions(vectors, given.dimensions, model)
+    return await json_response(service, (unit(vectors) if given.normalize else vectors).tolist())
 
 
-@router.post("/rerank", response_model=list[answers.TeiRanked])
+@router.post("/rerank", response_model=list[answers.TeiRerankResult])
 async def rerank(given: schema.TeiRerankRequest, request: Request) -> Response:
     """Texts by how well they suit a query, best first: /v1/rerank in other words."""
-    service = service_of(request)
-    _, scores, _ = await suited(service, None, given.query, given.texts, "texts")
+    service = get_service(request)
+    _, scores, _ = await rank_documents(service, None, given.query, given.texts, "texts")
     order = sorted(range(len(scores)), key=lambda place: -scores[place])
     found = [{"index": place, "score": scores[place]} for place in order]
     texts = [{"text": given.texts[place]} if given.return_text else {} for place in order]
-    return await as_json(service, [one | more for one, more in zip(found, texts, strict=True)])
+    return await json_response(service, [one | more for one, more in zip(found, texts, strict=True)])
 
 
 @router.post("/tokenize", response_model=list[list[answers.TeiToken]])
 async def tokenize(given: schema.TeiTokenizeRequest, request: Request) -> Response:
     """What the model reads of texts, all of it, and where in them it stands."""
-    service = service_of(request)
+    service = get_service(request)
     texts = [given.inputs] if isinstance(given.inputs, str) else given.inputs
     check_texts(texts, service.limits, "inputs")
     model = service.registry.for_vectors(None).model
-    return await as_json(service, await service.engine.aside(_tokens, model, texts, given.add_special_tokens))
+    return await json_response(service, await service.engine.aside(_tokens, model, texts, given.add_special_tokens))
 
 
 @router.get("/info", response_model=answers.TeiInfo)
 async def info(request: Request) -> dict[str, Any]:
     """The model that makes vectors, and what this server takes."""
-    service = service_of(request)
+    service = get_service(request)
     served, limits = service.registry.for_vectors(None), service.limits
     return {
         "model_id": served.name, "model_dtype": "int8" if served.model.answers_in_int8 else "float32",
@@ -71,7 +71,7 @@ def _refuse_long(model: Model, texts: list[Any]) -> None:
     lengths = [len(one.ids) for one in model.tokenizer.encode(texts)] if isinstance(texts[0], str) else map(len, texts)
     for number, length in enumerate(lengths):
         if length > model.max_length:
-            raise Refused(
+            raise ApiError(
                 413, f"inputs.{number}: {length:,} tokens; give {model.max_length:,} at most, or leave out truncate",
                 "too_large", "inputs",
             )  # fmt: skip

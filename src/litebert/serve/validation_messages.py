@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError, WrapValidator
 
-SHOWN = 60
+MAX_QUOTED_CHARACTERS = 60
 """Characters of a value that are quoted."""
 RULES = {
     "missing": "{where} is missing; add it",
@@ -32,7 +32,7 @@ RULES = {
 """By what pydantic calls a mistake."""
 
 
-def either(rule: str) -> WrapValidator:
+def single_rule(rule: str) -> WrapValidator:
     """One sentence where each member of a union would say its own: `must be ...`."""
 
     def check(value: Any, validate: Callable[[Any], Any]) -> Any:
@@ -44,7 +44,7 @@ def either(rule: str) -> WrapValidator:
     return WrapValidator(check)
 
 
-def in_words(error: Mapping[str, Any]) -> tuple[str, str | None]:
+def describe_error(error: Mapping[str, Any]) -> tuple[str, str | None]:
     """The message for one of pydantic's errors, and the field that it is about."""
     kind, place = error["type"], [part for part in error["loc"] if part != "body"]
     context = error.get("ctx", {})
@@ -52,22 +52,24 @@ def in_words(error: Mapping[str, Any]) -> tuple[str, str | None]:
         return RULES[kind].format(error=_lower(str(context.get("error", "")))), None
     if kind == "value_error" and not place:  # of several fields together: it says all there is to say
         return str(context["error"]), None
-    where = _whole(".".join(map(str, place))[:200])
+    where = _replace_surrogates(".".join(map(str, place))[:200])
     rule = RULES.get(kind, f"{{where}}={{value}}: {_lower(error['msg'])}; see /docs")
-    return rule.format(where=where or "the body", value=shown(error.get("input")), **context), where or None
+    return rule.format(where=where or "the body", value=quote_value(error.get("input")), **context), where or None
 
 
-def shown(value: Any) -> str:
+def quote_value(value: Any) -> str:
     """As it stood in the request, or its beginning."""
     if isinstance(value, (list, dict)):  # however deep it is
         open_, close = "[]" if isinstance(value, list) else "{}"
         return f"{open_}…{close}" if value else f"{open_}{close}"
-    text = json.dumps(value[:SHOWN] if isinstance(value, str) else value, ensure_ascii=False, default=str)
-    is_cut = isinstance(value, str) and len(value) > SHOWN
-    return _whole(f'{text[:-1]}…"' if is_cut else text[:SHOWN])
+    text = json.dumps(
+        value[:MAX_QUOTED_CHARACTERS] if isinstance(value, str) else value, ensure_ascii=False, default=str
+    )
+    is_cut = isinstance(value, str) and len(value) > MAX_QUOTED_CHARACTERS
+    return _replace_surrogates(f'{text[:-1]}…"' if is_cut else text[:MAX_QUOTED_CHARACTERS])
 
 
-def _whole(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Without half characters, which cannot be sent."""
     return text.encode("utf-8", "replace").decode("utf-8")
 

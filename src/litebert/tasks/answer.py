@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from litebert.data.batches import Batch, Example
 from litebert.data.squad import AnswerInput, parse_question, question_items, read_questions
-from litebert.data.tables import Source
-from litebert.data.windows import Window, window_from, windows_of
+from litebert.data.tables import TableOptions
+from litebert.data.windows import Window, shifted_window, split_into_windows
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.measure.squad import best_threshold, is_chinese, question_scores, segments, squad_metrics
 from litebert.model import Albert, AlbertConfig, TokenHead
@@ -127,7 +127,7 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
             raise CheckpointError(f"options={options!r} in config.json: {error}") from error
 
     @classmethod
-    def read(cls, path: Path, source: Source | None = None) -> list[AnswerInput]:
+    def read(cls, path: Path, source: TableOptions | None = None) -> list[AnswerInput]:
         return read_questions(path, source)
 
     @classmethod
@@ -159,7 +159,7 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
     def head(self, config: AlbertConfig) -> nn.Module:
         return JointSpanHead(config) if self.head_kind == "joint" else TokenHead(config, 2)
 
-    def items_of(self, path: Path, source: Source) -> Iterator[tuple[str, Any]]:
+    def items_of(self, path: Path, source: TableOptions) -> Iterator[tuple[str, Any]]:
         return question_items(path, source)
 
     def parse(self, item: Any, where: str) -> AnswerInput:
@@ -173,7 +173,7 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
         examples = []
         for record, question in zip(inputs, tokenizer.encode([record.question for record in inputs]), strict=True):
             ids, offsets = read[record.context]
-            windows = windows_of(question.ids[1:-1], ids, tokenizer, max_length, over=1, overlap=OVERLAP)
+            windows = split_into_windows(question.ids[1:-1], ids, tokenizer, max_length, over=1, overlap=OVERLAP)
             examples.append(Example(windows, notes=Reading(offsets, windows)))
         return examples
 
@@ -361,7 +361,7 @@ def _lessons(record: AnswerInput, reading: Reading) -> list[tuple[Window, np.nda
         )
     if not any(_holds(window, first, last) for window in windows):  # it lies across two: have it in the middle of one
         start = first - (room - (last - first + 1)) // 2
-        windows.append(window_from(windows, min(max(0, start), windows[0].total - room)))
+        windows.append(shifted_window(windows, min(max(0, start), windows[0].total - room)))
     return [
         (window, np.array([first - window.start + window.column, last - window.start + window.column, 0]))
         if _holds(window, first, last)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from litebert.data.batches import Batch, Example
-from litebert.data.tables import Source, read_rows
+from litebert.data.tables import TableOptions, read_rows
 from litebert.model import Albert, AlbertConfig, Encoder, HeadKind
 from litebert.model.hooks import has_hooks
 from litebert.model.sentence_head import SentenceHead, pooled
@@ -90,12 +90,12 @@ class Task(ABC, Generic[Input, Output]):
     def parse(self, item: Any, where: str) -> Input:
         """A record from what a user gives: a string, a pair, or a mapping with the columns' names."""
 
-    def items_of(self, path: Path, source: Source) -> Iterator[tuple[str, Any]]:
+    def items_of(self, path: Path, source: TableOptions) -> Iterator[tuple[str, Any]]:
         """Where it stands and what it is, for all that a file asks, labelled or not; `parse` makes records of it."""
         return ((row.where, row.values) for row in read_rows(path, source))
 
     @classmethod
-    def files_of(cls, path: Path, source: Source) -> list[Path]:
+    def files_of(cls, path: Path, source: TableOptions) -> list[Path]:
         """All that is read where this file is given."""
         return [path]
 
@@ -137,7 +137,7 @@ class TrainableTask(Task[Input, Output]):
 
     @classmethod
     @abstractmethod
-    def read(cls, path: Path, source: Source | None = None) -> list[Input]:
+    def read(cls, path: Path, source: TableOptions | None = None) -> list[Input]:
         """The labelled records of a file."""
 
     @classmethod

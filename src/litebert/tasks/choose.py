@@ -21,8 +21,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from litebert.data.batches import Batch, Example
-from litebert.data.tables import Source, by_role, format_of, json_rows, read_json_file, read_rows, read_text
-from litebert.data.windows import Window, windows_of
+from litebert.data.tables import (
+    TableOptions,
+    format_suffix,
+    json_rows,
+    read_json_file,
+    read_rows,
+    read_text,
+    rename_columns,
+)
+from litebert.data.windows import Window, split_into_windows
 from litebert.errors import ConfigError, DataError
 from litebert.model import Albert, AlbertConfig, HeadKind, PooledHead
 from litebert.tasks.base import Judgement, Scores, TrainableTask, pooled_of, symmetric_divergence
@@ -93,9 +101,9 @@ class Choose(TrainableTask[ChooseInput, ChooseOutput]):
         return PooledHead(config, 1, config.classifier_dropout_prob)
 
     @classmethod
-    def read(cls, path: Path, source: Source | None = None) -> list[ChooseInput]:
+    def read(cls, path: Path, source: TableOptions | None = None) -> list[ChooseInput]:
         """DREAM's or C3's JSON, RACE's (a file, or a folder of them), or a table; see `parse` for its columns."""
-        source = source or Source()
+        source = source or TableOptions()
         records = []
         for file in _files(path):
             for item, where in _items(file, source):
@@ -119,7 +127,7 @@ class Choose(TrainableTask[ChooseInput, ChooseOutput]):
             )
         return cls()
 
-    def items_of(self, path: Path, source: Source) -> Iterator[tuple[str, Any]]:
+    def items_of(self, path: Path, source: TableOptions) -> Iterator[tuple[str, Any]]:
         for file in _files(path):
             for item, where in _items(file, source):
                 yield from ((place, values) for values, place in _questions(item, where))
@@ -133,7 +141,7 @@ class Choose(TrainableTask[ChooseInput, ChooseOutput]):
         """
         if not isinstance(item, Mapping):
             raise DataError(f"{where}: {str(item)[:40]!r} must be an object with 'question' and 'options'")
-        return _parse(by_role(item, pairs=False), where)
+        return _parse(rename_columns(item, pairs=False), where)
 
     def features(self, inputs: Sequence[ChooseInput], tokenizer: Tokenizer, max_length: int) -> list[Example]:
         pairs = [_texts(record) for record in inputs]
@@ -225,22 +233,22 @@ def _sequences(first: list[int], seconds: Sequence[list[int]], tokenizer: Tokeni
     for second in seconds:
         windowed = len(first) + longest > room
         length = max_length - (longest - len(second)) if windowed else max_length
-        sequences += windows_of(first, second, tokenizer, length, over=0, most=MAX_WINDOWS)
+        sequences += split_into_windows(first, second, tokenizer, length, over=0, most=MAX_WINDOWS)
     return sequences
 
 
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    files = sorted(file for file in path.rglob("*") if format_of(file) in (".txt", ".json", ".jsonl"))
+    files = sorted(file for file in path.rglob("*") if format_suffix(file) in (".txt", ".json", ".jsonl"))
     if not files:
         raise DataError(f"{path}: a folder without .txt, .json or .jsonl files; give one like RACE's, or a file")
     return files
 
 
-def _items(path: Path, source: Source) -> Iterator[tuple[Any, str]]:
+def _items(path: Path, source: TableOptions) -> Iterator[tuple[Any, str]]:
     """What a file holds, a passage or a question each, and where it stood."""
-    kind = format_of(path)
+    kind = format_suffix(path)
     begin = read_text(path).lstrip()[:1] if kind in (".json", ".txt") else ""
     if kind == ".json" and begin == "[":
         values = read_json_file(path)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from litebert.data.batches import IGNORED
+from litebert.data.batches import IGNORE_INDEX
 from litebert.model import AlbertConfig, HeadKind, TokenHead
 
 Scheme = Literal["bio", "bioes", "plain"]
@@ -188,7 +188,7 @@ def log_likelihood(scores: Tensor, targets: Tensor, transitions: Tensor, start: 
 
     `scores` are (S, L, C), `targets` (S, L) with IGNORED, `transitions` (C, C), `start` and `end` (C,).
     """
-    labelled = targets != IGNORED
+    labelled = targets != IGNORE_INDEX
     counts = labelled.sum(1)
     order = (~labelled).long().argsort(dim=1, stable=True)[:, : max(1, int(counts.max()))]  # (S, W) labelled ones first
     emissions = scores.float().gather(1, order[..., None].expand(-1, -1, scores.shape[-1]))  # (S, W, C)

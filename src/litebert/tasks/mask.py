@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from litebert.data.batches import Batch, Example, collate
-from litebert.data.windows import Window, windows_of
+from litebert.data.windows import Window, split_into_windows
 from litebert.errors import ConfigError, DataError
 from litebert.model import Albert, AlbertConfig, MaskedTokenHead
 from litebert.tasks.base import Judgement, Scores, Task, hidden_of
@@ -311,7 +311,7 @@ def _one_hidden(encoded: Sequence[list[int]], tokenizer: Tokenizer, max_length: 
     """Longest first, so that little is padded; never all at once, which a long text would fill the memory with."""
     for text in sorted(range(len(encoded)), key=lambda text: -len(encoded[text])):
         done = 0
-        for window in windows_of(encoded[text], None, tokenizer, max_length, overlap=SHARED_WINDOW):
+        for window in split_into_windows(encoded[text], None, tokenizer, max_length, overlap=SHARED_WINDOW):
             for column in range(window.column + done - window.start, window.column + window.end - window.start):
                 ids = list(window.ids)
                 ids[column] = tokenizer.mask_id

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from litebert.data.batches import Batch, Example
-from litebert.data.tables import Source
+from litebert.data.tables import TableOptions
 from litebert.errors import CheckpointError, ConfigError, DataError, require_extra
 from litebert.measure.retrieval import GAIN_AT, retrieval_scores
 from litebert.model import Albert, AlbertConfig, HeadKind
@@ -143,8 +143,8 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
     # --- texts to vectors
 
     @classmethod
-    def read(cls, path: Path, source: Source | None = None) -> list[SimilarInput]:
-        return read_similar(path, source or Source())
+    def read(cls, path: Path, source: TableOptions | None = None) -> list[SimilarInput]:
+        return read_similar(path, source or TableOptions())
 
     def parse(self, item: Any, where: str) -> SimilarInput:
         return parse_similar(item, where)

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from litebert.data.tables import PLAIN, Row, Source, by_role, format_of, read_rows, read_text
+from litebert.data.tables import (
+    PLAIN_TEXT_SUFFIXES,
+    TableOptions,
+    TableRow,
+    format_suffix,
+    read_rows,
+    read_text,
+    rename_columns,
+)
 from litebert.errors import DataError
 
 Kind = Literal["scored", "labelled", "positives", "classes", "plain"]
@@ -41,9 +49,9 @@ class SimilarInput:
         return self.text if self.text_b is None else f"{self.text} ‖ {self.text_b}"
 
 
-def read_similar(path: Path, source: Source) -> list[SimilarInput]:
+def read_similar(path: Path, source: TableOptions) -> list[SimilarInput]:
     """The records of a file, with what is known of them."""
-    if not source.columns and not path.is_dir() and format_of(path) in PLAIN:
+    if not source.columns and not path.is_dir() and format_suffix(path) in PLAIN_TEXT_SUFFIXES:
         lines = read_text(path).split("\n")
         if "\t" not in lines[0]:
             return [
@@ -86,7 +94,7 @@ def parse_similar(item: Any, where: str) -> SimilarInput:
     """What a user asks: a pair, or a mapping with the columns' names."""
     if isinstance(item, (tuple, list)) and len(item) == 2 and all(isinstance(part, str) for part in item):
         item = {"text": item[0], "text_b": item[1]}
-    if not isinstance(item, Mapping) or (record := similar_of(by_role(item), where)).text_b is None:
+    if not isinstance(item, Mapping) or (record := similar_of(rename_columns(item), where)).text_b is None:
         raise DataError(
             f'{where}: {str(item)[:40]!r} is no pair; give ["first", "second"] or {{"text_a": …, "text_b": …}}; the '
             "vector of a single text is what litebert embed gives"
@@ -113,7 +121,7 @@ def _kind(record: SimilarInput) -> Kind:
     return "labelled" if record.label in (0.0, 1.0) else "scored"
 
 
-def _of_row(row: Row) -> SimilarInput:
+def _of_row(row: TableRow) -> SimilarInput:
     return similar_of(row.values, row.where)
 
 
@@ -149,7 +157,7 @@ def _is_nli(record: SimilarInput) -> bool:
     return record.text_b is not None and record.label in NLI
 
 
-def _from_nli(records: Sequence[SimilarInput], source: Source) -> list[SimilarInput]:
+def _from_nli(records: Sequence[SimilarInput], source: TableOptions) -> list[SimilarInput]:
     """A premise and what follows from it belong together; what contradicts it only looks like that."""
     unlike: dict[str, list[str]] = {}
     for record in records:

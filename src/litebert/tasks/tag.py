@@ -15,9 +15,9 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from litebert.data.batches import IGNORED, Batch, Example
-from litebert.data.tables import TABLES, Source, by_role, format_of
-from litebert.data.windows import Window, windows_of
+from litebert.data.batches import IGNORE_INDEX, Batch, Example
+from litebert.data.tables import TABLE_SUFFIXES, TableOptions, format_suffix, rename_columns
+from litebert.data.windows import Window, split_into_windows
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.model import Albert, AlbertConfig, HeadKind, TokenHead
 from litebert.tasks.base import (
@@ -143,16 +143,16 @@ class Tag(TrainableTask[TagInput, TagOutput]):
         return cls(["O", *tags], head, crf, scheme)
 
     @classmethod
-    def read(cls, path: Path, source: Source | None = None) -> list[TagInput]:
-        return read_tagged(path, source or Source())
+    def read(cls, path: Path, source: TableOptions | None = None) -> list[TagInput]:
+        return read_tagged(path, source or TableOptions())
 
     def parse(self, item: Any, where: str) -> TagInput:
         if isinstance(item, TagInput):
             return item
-        return parse_tagged(by_role(item, pairs=False) if isinstance(item, Mapping) else item, where)
+        return parse_tagged(rename_columns(item, pairs=False) if isinstance(item, Mapping) else item, where)
 
-    def items_of(self, path: Path, source: Source) -> Iterator[tuple[str, Any]]:
-        if format_of(path) in TABLES:
+    def items_of(self, path: Path, source: TableOptions) -> Iterator[tuple[str, Any]]:
+        if format_suffix(path) in TABLE_SUFFIXES:
             return super().items_of(path, source)
         return ((record.where, record) for record in read_tagged(path, source))
 
@@ -170,7 +170,7 @@ class Tag(TrainableTask[TagInput, TagOutput]):
     def features(self, inputs: Sequence[TagInput], tokenizer: Tokenizer, max_length: int) -> list[Example]:
         examples = []
         for record, encoding in zip(inputs, tokenizer.encode([record.text for record in inputs]), strict=True):
-            windows = windows_of(encoding.ids[1:-1], None, tokenizer, max_length, overlap=OVERLAP)
+            windows = split_into_windows(encoding.ids[1:-1], None, tokenizer, max_length, overlap=OVERLAP)
             places = words_of(record.text) if record.words is None else record.words
             examples.append(Example(windows, notes=_aligned(places, encoding.offsets[1:-1])))
         return examples
@@ -198,7 +198,7 @@ class Tag(TrainableTask[TagInput, TagOutput]):
                 first, end = np.searchsorted(tokens, [window.start, window.end]).tolist()
                 if self.crf:
                     first, end = self._whole(numbers, first, end)
-                target = np.full(len(window.ids), IGNORED, dtype=np.int64)
+                target = np.full(len(window.ids), IGNORE_INDEX, dtype=np.int64)
                 target[tokens[first:end] - window.start + window.column] = numbers[first:end]
                 if end > first:
                     found.append(Example([window], target, by_token=True))
@@ -256,15 +256,15 @@ class Tag(TrainableTask[TagInput, TagOutput]):
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         """Per labelled word: its cross entropy, or its share of the sequence's negative log-likelihood."""
         assert batch.targets is not None
-        words = (batch.targets != IGNORED).sum().clamp(min=1)
+        words = (batch.targets != IGNORE_INDEX).sum().clamp(min=1)
         if self.crf:
             chain = (scores[name][0] for name in ("transitions", "start", "end"))
             return -log_likelihood(scores["scores"], batch.targets, *chain).sum() / words
         flat = scores["scores"].float().flatten(0, 1)
-        return F.cross_entropy(flat, batch.targets.flatten(), ignore_index=IGNORED, reduction="sum") / words
+        return F.cross_entropy(flat, batch.targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum") / words
 
     def divergence(self, scores: Scores, others: Scores, batch: Batch) -> Tensor:
-        shown = batch.real if batch.targets is None else batch.targets != IGNORED
+        shown = batch.real if batch.targets is None else batch.targets != IGNORE_INDEX
         return symmetric_divergence(scores["scores"][shown], others["scores"][shown])
 
     def answer(self, record: TagInput, example: Example, scores: Scores) -> TagOutput:
@@ -306,7 +306,7 @@ class Tag(TrainableTask[TagInput, TagOutput]):
         if self.crf:
             return None
         targets = np.concatenate([example.target for example in examples])
-        shares = np.bincount(targets[targets != IGNORED]) / (targets != IGNORED).sum()
+        shares = np.bincount(targets[targets != IGNORE_INDEX]) / (targets != IGNORE_INDEX).sum()
         shares = shares[shares > 0]
         return float(-(shares * np.log(shares)).sum())
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from litebert.data.tables import JSON, Source, by_role, format_of, json_rows, read_text
+from litebert.data.tables import JSON_SUFFIXES, TableOptions, format_suffix, json_rows, read_text, rename_columns
 from litebert.errors import DataError
 from litebert.tasks.crf import is_prefixed, ranges_of
 
@@ -87,24 +87,24 @@ def joined(words: Sequence[str]) -> tuple[str, tuple[tuple[int, int], ...]]:
     return text, tuple(places)
 
 
-def read_tagged(path: Path, source: Source) -> list[TagInput]:
+def read_tagged(path: Path, source: TableOptions) -> list[TagInput]:
     """JSON with `text` and `spans`, or CLUENER's `label`; every other file has columns, as CoNLL's have."""
-    kind = format_of(path)
+    kind = format_suffix(path)
     if kind in TABLES:
         raise DataError(
             f"{path}: spans do not fit into {kind}; write JSON lines with text and spans, or lines of word and tag"
         )
-    records = _read_json(path, source) if kind in JSON else _read_columns(path, source)
+    records = _read_json(path, source) if kind in JSON_SUFFIXES else _read_columns(path, source)
     if not records and not source.skipped:
         raise DataError(f"{path}: holds no sentences; write a word and its tag per line, or JSON with text and spans")
     return records
 
 
-def _read_json(path: Path, source: Source) -> list[TagInput]:
+def _read_json(path: Path, source: TableOptions) -> list[TagInput]:
     records = []
     for row in json_rows(path, source):
         try:
-            record = parse_tagged(by_role(row.values, source, row.where, pairs=False), row.where)
+            record = parse_tagged(rename_columns(row.values, source, row.where, pairs=False), row.where)
             if record.spans is None:
                 raise DataError(
                     f"{row.where}: no 'spans' (columns: {', '.join(row.values)}); give a list of objects with start, "
@@ -116,7 +116,7 @@ def _read_json(path: Path, source: Source) -> list[TagInput]:
     return records
 
 
-def _read_columns(path: Path, source: Source) -> list[TagInput]:
+def _read_columns(path: Path, source: TableOptions) -> list[TagInput]:
     sentences = list(_sentences(read_text(path)))
     marked = any(is_prefixed(columns[-1]) for sentence in sentences for _, columns in sentence if len(columns) > 1)
     records = []

@@ -11,8 +11,8 @@ from typing import Any, TypeVar, get_args
 from torch import nn
 
 from litebert.data.batches import Batch, Example
-from litebert.data.tables import Row, Source, by_role, read_rows
-from litebert.data.windows import windows_of
+from litebert.data.tables import TableOptions, TableRow, read_rows, rename_columns
+from litebert.data.windows import split_into_windows
 from litebert.errors import CheckpointError, DataError
 from litebert.model import Albert, AlbertConfig, HeadKind, TextHead
 from litebert.tasks.base import Scores, TrainableTask, checked_options, hidden_of, pooled_of
@@ -64,8 +64,8 @@ class TextTask(TrainableTask[TextInput, Output]):
         """The right answer as the record holds it; None where the file gives none."""
 
     @classmethod
-    def read(cls, path: Path, source: Source | None = None) -> list[TextInput]:
-        source = source or Source()
+    def read(cls, path: Path, source: TableOptions | None = None) -> list[TextInput]:
+        source = source or TableOptions()
         records = []
         for row in read_rows(path, source):
             try:
@@ -75,7 +75,7 @@ class TextTask(TrainableTask[TextInput, Output]):
         return records
 
     @classmethod
-    def _labelled_record(cls, row: Row) -> TextInput:
+    def _labelled_record(cls, row: TableRow) -> TextInput:
         record = _record(row.values, row.where, cls.parse_label)
         if not f"{record.text}{record.text_b or ''}".strip():
             raise DataError(
@@ -118,7 +118,7 @@ class TextTask(TrainableTask[TextInput, Output]):
         examples = []
         for record, first in zip(inputs, firsts, strict=True):
             second = None if record.text_b is None else next(seconds)
-            examples.append(Example(windows_of(first, second, tokenizer, max_length, most=MAX_WINDOWS)))
+            examples.append(Example(split_into_windows(first, second, tokenizer, max_length, most=MAX_WINDOWS)))
         return examples
 
     def scores(self, model: Albert, batch: Batch) -> Scores:
@@ -182,7 +182,7 @@ def _parse(item: Any, where: str, parse_label: Any) -> TextInput:
         return TextInput(item[0], item[1], where=where)
     if not isinstance(item, Mapping):
         raise DataError(f"{where}: {str(item)[:40]!r} must be a string, a pair of strings, or an object with 'text'")
-    return _record(by_role(item), where, parse_label)
+    return _record(rename_columns(item), where, parse_label)
 
 
 def _record(values: Mapping[str, Any], where: str, parse_label: Any) -> TextInput:

@@ -18,10 +18,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from litebert.data.batches import IGNORED, Batch, Example
-from litebert.data.sentence_chunks import STOP_INSIDE, are_sentences, parts_of
-from litebert.data.tables import Source, by_role
-from litebert.data.translation_pairs import is_lines, lines_of, read_pairs, sides_of, target_of
+from litebert.data.batches import IGNORE_INDEX, Batch, Example
+from litebert.data.sentence_chunks import POSSIBLE_BOUNDARY, are_single_sentences, split_into_chunks
+from litebert.data.tables import TableOptions, rename_columns
+from litebert.data.translation_pairs import (
+    find_target_file,
+    is_line_aligned,
+    read_aligned_lines,
+    read_pairs,
+    source_and_target,
+)
 from litebert.errors import CheckpointError, ConfigError, DataError, require_extra
 from litebert.model import Albert, AlbertConfig, HeadKind
 from litebert.model.beam_search import Search, Writer, search
@@ -165,8 +171,8 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
         return Decoder(made, config.hidden_size)
 
     @classmethod
-    def read(cls, path: Path, source: Source | None = None) -> list[TranslateInput]:
-        source = source or Source()
+    def read(cls, path: Path, source: TableOptions | None = None) -> list[TranslateInput]:
+        source = source or TableOptions()
         records = []
         for where, values in read_pairs(path, source):
             try:
@@ -176,8 +182,8 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
         return records
 
     @classmethod
-    def files_of(cls, path: Path, source: Source) -> list[Path]:
-        return [path, target_of(path, source)] if is_lines(path) else [path]
+    def files_of(cls, path: Path, source: TableOptions) -> list[Path]:
+        return [path, find_target_file(path, source)] if is_line_aligned(path) else [path]
 
     @classmethod
     def learn_from(cls, inputs: Sequence[TranslateInput], head: HeadKind = "linear", **options: Any) -> Translate:
@@ -199,11 +205,11 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
         task.validating = True
         return task
 
-    def items_of(self, path: Path, source: Source) -> Iterator[tuple[str, Any]]:
-        if not is_lines(path):
+    def items_of(self, path: Path, source: TableOptions) -> Iterator[tuple[str, Any]]:
+        if not is_line_aligned(path):
             yield from super().items_of(path, source)
             return
-        for number, line in enumerate(lines_of(path), start=1):
+        for number, line in enumerate(read_aligned_lines(path), start=1):
             yield f"{path}, line {number}", line
 
     def parse(self, item: Any, where: str) -> TranslateInput:
@@ -212,7 +218,7 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
             return TranslateInput(item, where=where)
         if not isinstance(item, Mapping):
             raise DataError(f"{where}: {str(item)[:40]!r} must be a string, or an object with 'source'")
-        return _record(sides_of(by_role(item, pairs=False)), where)
+        return _record(source_and_target(rename_columns(item, pairs=False)), where)
 
     def features(self, inputs: Sequence[TranslateInput], tokenizer: Tokenizer, max_length: int) -> list[Example]:
         longest = max_length if self.longest is None else max(8, min(self.longest, max_length))
@@ -223,7 +229,7 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
                 for number, (start, end) in zip(whole.ids, whole.offsets, strict=True)
                 if number == tokenizer.unk_id and end > start
             ] if tokenizer.unk_id in whole.ids else []  # fmt: skip
-            several = self.by_sentence and STOP_INSIDE.search(record.source) is not None
+            several = self.by_sentence and POSSIBLE_BOUNDARY.search(record.source) is not None
             several = several or (self.longest is not None and "\n" in record.source.strip())
             if len(whole) <= longest and not several:
                 examples.append(Example([whole], notes=Notes([record.source], [0], unknown)))
@@ -231,7 +237,7 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
             parts = [
                 (number, part)
                 for number, line in enumerate(record.source.strip().split("\n"))
-                for part in parts_of(line, tokenizer, longest, apart=self.by_sentence)
+                for part in split_into_chunks(line, tokenizer, longest, apart=self.by_sentence)
             ] or [(0, "")]
             notes = Notes([part for _, part in parts], [number for number, _ in parts], unknown)
             examples.append(Example(tokenizer.encode(notes.parts, max_length=max_length), notes=notes))
@@ -249,7 +255,7 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
             found.append(replace(example, target=np.array(target.ids)))
         self.longest = max((example.length for example in found), default=None)
         self.how = self.how.with_room_for((example.length, len(example.target) - 1) for example in found)
-        self.by_sentence = are_sentences([example.notes.parts[0] for example in found])
+        self.by_sentence = are_single_sentences([example.notes.parts[0] for example in found])
         return found
 
     def remarks(self, inputs: Sequence[TranslateInput]) -> list[str]:
@@ -277,11 +283,11 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         assert batch.targets is not None
         every, truth = scores["scores"].flatten(0, 1).float(), batch.targets[:, 1:].flatten()
-        return F.cross_entropy(every, truth, ignore_index=IGNORED, label_smoothing=self.label_smoothing)
+        return F.cross_entropy(every, truth, ignore_index=IGNORE_INDEX, label_smoothing=self.label_smoothing)
 
     def divergence(self, scores: Scores, others: Scores, batch: Batch) -> Tensor:
         assert batch.targets is not None
-        real = batch.targets[:, 1:] != IGNORED
+        real = batch.targets[:, 1:] != IGNORE_INDEX
         return symmetric_divergence(scores["scores"][real], others["scores"][real])
 
     def answer(self, record: TranslateInput, example: Example, scores: Scores) -> TranslateOutput:

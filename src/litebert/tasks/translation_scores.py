@@ -7,7 +7,7 @@ from typing import Any
 
 from litebert.data.encode import is_chinese
 from litebert.errors import require_extra
-from litebert.tokenizer.scripts import HAN, HANGUL, KANA, UNSPACED, mostly
+from litebert.tokenizer.scripts import HAN, HANGUL, KANA, UNSPACED_SCRIPTS, is_mostly
 
 
 def bleu_words(references: Sequence[str]) -> str:
@@ -15,7 +15,7 @@ def bleu_words(references: Sequence[str]) -> str:
     word, by characters. Korean has spaces, but what stands between them is more than a word."""
     if is_chinese(references):
         return "zh"
-    return "char" if mostly(UNSPACED + HANGUL, "".join(references)) else "13a"
+    return "char" if is_mostly(UNSPACED_SCRIPTS + HANGUL, "".join(references)) else "13a"
 
 
 def scored(texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
@@ -33,7 +33,7 @@ def signatures_of(references: Sequence[str]) -> dict[str, str]:
 
 def joined(sentences: Sequence[str]) -> str:
     """One after the other: with spaces between, except in Chinese and Japanese."""
-    return ("" if mostly(HAN + KANA, "".join(sentences)) else " ").join(filter(None, sentences))
+    return ("" if is_mostly(HAN + KANA, "".join(sentences)) else " ").join(filter(None, sentences))
 
 
 def _metrics(references: Sequence[str]) -> dict[str, Any]:

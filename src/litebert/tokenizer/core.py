@@ -19,21 +19,23 @@ import tokenizers
 from litebert.errors import CheckpointError, ConfigError, DataError, LitebertError
 from litebert.files import atomic_write, read_json, read_limited
 from litebert.tokenizer.pipelines import (
-    FOLDED,
+    PUNCTUATION_FOLDS,
     ROBERTA_SPECIALS,
     UNIGRAM_SPECIALS,
     WORDPIECE_SPECIALS,
     google_normalizer,
+    metaspace_at_start_only,
     unigram_pipeline,
-    without_made_up_spaces,
     wordpiece_pipeline,
 )
-from litebert.tokenizer.scripts import HAN, NO_SPACES, mostly
+from litebert.tokenizer.scripts import HAN, UNSPACED_CHARACTER, is_mostly
 from litebert.tokenizer.spiece import parse_spiece
 
 Truncation = Literal["longest_first", "only_first", "only_second"]
 
-UNKNOWN_SHARE = 0.05  # beyond this share of unknown characters a text is in the wrong language for its vocabulary
+MAX_UNKNOWN_FRACTION = (
+    0.05  # beyond this share of unknown characters a text is in the wrong language for its vocabulary
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,9 @@ class Tokenizer:
         pipeline.no_padding()  # a saved file may carry its last batch's settings; length is the caller's business
         pipeline.no_truncation()
         spiece = path.parent / "spiece.model"
-        return cls(pipeline, _special_tokens(settings, pipeline), read_limited(spiece) if spiece.is_file() else None)
+        return cls(
+            pipeline, _special_tokens_from(settings, pipeline), read_limited(spiece) if spiece.is_file() else None
+        )
 
     def save(self, folder: str | Path, max_length: int = 512) -> None:
         """Write the files from which `Tokenizer.load` and transformers' `AutoTokenizer` give the same ids."""
@@ -215,8 +219,8 @@ class Tokenizer:
         where they stand alone."""
         known = set(self._pipeline.get_vocab())
         new = [word for word in dict.fromkeys(words) if not {word, f"▁{word}"} & known]
-        inside = {word for word in new if NO_SPACES.search(word)}
-        pipeline = tokenizers.Tokenizer.from_str(without_made_up_spaces(self._json) if inside else self._json)
+        inside = {word for word in new if UNSPACED_CHARACTER.search(word)}
+        pipeline = tokenizers.Tokenizer.from_str(metaspace_at_start_only(self._json) if inside else self._json)
         # the space before a new word belongs to it, as it does to the words of the vocabulary; inside text it is looked
         # for as it is written, since BERT's clean-up puts spaces around Chinese characters
         for word in new:
@@ -250,7 +254,7 @@ class Tokenizer:
         pipeline = self._pipeline if max_length is None else self._truncating(max_length, truncation)
         encodings = []
         try:
-            with _only_characters():
+            with _rejecting_surrogates():
                 results = pipeline.encode_batch([x if len(x) == 2 else x[0] for x in inputs])
         except LitebertError:
             raise
@@ -270,7 +274,7 @@ class Tokenizer:
 
     def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The bare ids of many texts, unframed: what corpus preparation stores."""
-        with _only_characters():
+        with _rejecting_surrogates():
             return [raw.ids for raw in self._pipeline.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def piece_scores(self) -> list[float] | None:
@@ -320,12 +324,12 @@ class Tokenizer:
             )
             if number == self.unk_id and sequence is not None
         )
-        if len(unknown) > UNKNOWN_SHARE * characters:
+        if len(unknown) > MAX_UNKNOWN_FRACTION * characters:
             self.warns = False
             remedy = "use a model of the text's language, or train a vocabulary with: litebert tokenizer"
-            if set(unknown) <= set(FOLDED):
+            if set(unknown) <= set(PUNCTUATION_FOLDS):
                 remedy = "import the vocabulary with fold_punctuation, which maps them to what it has"
-            elif mostly(HAN, unknown):
+            elif is_mostly(HAN, unknown):
                 remedy = f"if they are traditional characters, convert them to simplified (OpenCC's t2s); else {remedy}"
             warnings.warn(
                 f"{len(unknown)} of {characters} characters of {encoding._texts[0][:40]!r} are unknown to this "
@@ -335,7 +339,7 @@ class Tokenizer:
 
 
 @contextmanager
-def _only_characters() -> Iterator[None]:
+def _rejecting_surrogates() -> Iterator[None]:
     """Name the one kind of Python string that the library cannot take."""
     try:
         yield
@@ -363,7 +367,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def _special_tokens(settings: dict[str, Any], pipeline: tokenizers.Tokenizer) -> dict[str, str]:
+def _special_tokens_from(settings: dict[str, Any], pipeline: tokenizers.Tokenizer) -> dict[str, str]:
     """Role to token: as the settings say, or else the usual name that the vocabulary has."""
     specials = {}
     for role in UNIGRAM_SPECIALS:

@@ -30,7 +30,7 @@ _CONTROL = r"[\x{1}-\x{8}\x{e}-\x{1b}\x{7f}\x{8f}\x{9f}]"
 _ACCENTS = r"[\x{300}-\x{36f}\x{1ab0}-\x{1aff}\x{1dc0}-\x{1dff}\x{20d0}-\x{20ff}\x{fe20}-\x{fe2f}]"
 
 # Characters that the Chinese vocabulary of 21,128 lacks, and what it has instead.
-FOLDED = {"“": '"', "”": '"', "‘": "'", "’": "'", "…": "...", "—": "-"} | {
+PUNCTUATION_FOLDS = {"“": '"', "”": '"', "‘": "'", "’": "'", "…": "...", "—": "-"} | {
     chr(wide): chr(wide - 0xFEE0)
     for wide in (*range(0xFF10, 0xFF1A), *range(0xFF21, 0xFF3B), *range(0xFF41, 0xFF5B))  # ０-９ Ａ-Ｚ ａ-ｚ
 }
@@ -40,7 +40,7 @@ def google_normalizer(charsmap: bytes, lowercase: bool, keep_accents: bool) -> n
     """The clean-up of Google's ALBERT code, then the rules compiled into its SentencePiece model."""
     steps: list[normalizers.Normalizer] = [normalizers.Replace(Regex(_WHITE_SPACE), " ")]
     if not keep_accents:
-        steps += [normalizers.NFKD(), normalizers.Replace(Regex(_combining_characters()), "")]
+        steps += [normalizers.NFKD(), normalizers.Replace(Regex(_combining_character_class()), "")]
     if lowercase:
         steps.append(normalizers.Lowercase())
     if charsmap:
@@ -83,7 +83,7 @@ def unigram_pipeline(model: SentencePieceModel, normalizer: normalizers.Normaliz
         steps.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, longest_first))), "isolated"))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     tokenizer.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
-    return _framed(tokenizer, UNIGRAM_SPECIALS)
+    return _with_special_tokens(tokenizer, UNIGRAM_SPECIALS)
 
 
 def wordpiece_pipeline(
@@ -98,7 +98,7 @@ def wordpiece_pipeline(
     tokenizer.normalizer = wordpiece_normalizer(vocabulary, lowercase, strip_accents, fold_punctuation)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix="##")
-    return _framed(tokenizer, WORDPIECE_SPECIALS)
+    return _with_special_tokens(tokenizer, WORDPIECE_SPECIALS)
 
 
 def wordpiece_normalizer(
@@ -112,7 +112,7 @@ def wordpiece_normalizer(
         [
             *(
                 normalizers.Replace(wide, narrow)
-                for wide, narrow in FOLDED.items()
+                for wide, narrow in PUNCTUATION_FOLDS.items()
                 if wide not in vocabulary or wide.isalnum()
             ),
             bert,
@@ -120,13 +120,13 @@ def wordpiece_normalizer(
     )
 
 
-def marks_normalizer(strip_accents: bool) -> normalizers.Normalizer:
+def accent_normalizer(strip_accents: bool) -> normalizers.Normalizer:
     """Accents off for vocabularies trained here, before BERT's clean-up, which would take Hindi's vowels off too."""
     accents = [normalizers.Replace(Regex(_ACCENTS), "")] if strip_accents else []
     return normalizers.Sequence([normalizers.NFD(), *accents, normalizers.NFC()])
 
 
-def without_made_up_spaces(pipeline: str) -> str:
+def metaspace_at_start_only(pipeline: str) -> str:
     """The same `tokenizer.json` with a space before the text only: by default what follows an added word gets one too,
     even where the text has none. The spaces that are there must then stay, since each piece of text between added words
     is cleaned by itself."""
@@ -143,7 +143,7 @@ def without_made_up_spaces(pipeline: str) -> str:
     return json.dumps(content, ensure_ascii=False)
 
 
-def _framed(tokenizer: Tokenizer, specials: dict[str, str]) -> Tokenizer:
+def _with_special_tokens(tokenizer: Tokenizer, specials: dict[str, str]) -> Tokenizer:
     """Add `[CLS] a [SEP]` and `[CLS] a [SEP] b [SEP]`, and keep special tokens whole in the text."""
     tokenizer.add_special_tokens(
         # the mask swallows the space before it: "a [MASK]" is one mask, not a space and a mask
@@ -159,7 +159,7 @@ def _framed(tokenizer: Tokenizer, specials: dict[str, str]) -> Tokenizer:
 
 
 @cache
-def _combining_characters() -> str:
+def _combining_character_class() -> str:
     """A character class of everything `unicodedata.combining` calls combining, which is what Google's code strips."""
     ranges: list[list[int]] = []
     for point in range(0x110000):

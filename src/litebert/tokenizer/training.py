@@ -16,16 +16,18 @@ from litebert.tokenizer.core import Tokenizer
 from litebert.tokenizer.pipelines import (
     UNIGRAM_SPECIALS,
     WORDPIECE_SPECIALS,
+    accent_normalizer,
     litebert_normalizer,
-    marks_normalizer,
     unigram_pipeline,
     wordpiece_pipeline,
 )
 from litebert.tokenizer.spiece import parse_spiece
 
 USER_SYMBOLS = ["(", ")", '"', "-", ".", "–", "£", "€"]  # ALBERT's: always pieces of their own
-SAMPLED_CHARACTERS = 20_000_000  # of any corpus: a uniform sample of lines keeps memory flat and training to minutes
-LINE_LIMIT = 1_000  # sentencepiece drops longer lines, so paragraphs are cut at spaces before it sees them
+MAX_SAMPLED_CHARACTERS = (
+    20_000_000  # of any corpus: a uniform sample of lines keeps memory flat and training to minutes
+)
+MAX_LINE_CHARACTERS = 1_000  # sentencepiece drops longer lines, so paragraphs are cut at spaces before it sees them
 
 
 def train_unigram(
@@ -38,14 +40,14 @@ def train_unigram(
 ) -> Tokenizer:
     """Train ALBERT's kind of vocabulary: SentencePiece unigram with `<pad> <unk> [CLS] [SEP] [MASK]` at ids 0 to 4."""
     sentencepiece = require_extra("sentencepiece", "train")
-    _check_size(vocab_size, minimum=64)
+    _check_vocab_size(vocab_size, minimum=64)
     normalizer = litebert_normalizer(lowercase, strip_accents)
     written = io.BytesIO()
     # sentencepiece samples too, but with a seed of its own that cannot be set
-    sample = _sampled(_short(_not_empty(lines)), seed)
+    sample = _sample_lines(_split_long_lines(_drop_blank(lines)), seed)
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_short(normalizer.normalize_str(line) for line in sample),
+            sentence_iterator=_split_long_lines(normalizer.normalize_str(line) for line in sample),
             model_writer=written,
             model_type="unigram",
             vocab_size=vocab_size,
@@ -83,16 +85,18 @@ def train_wordpiece(
     seed: int = 0,
 ) -> Tokenizer:
     """Train the Chinese models' kind of vocabulary: WordPiece with `[PAD] [UNK] [CLS] [SEP] [MASK]` at ids 0 to 4."""
-    _check_size(vocab_size, minimum=64)
+    _check_vocab_size(vocab_size, minimum=64)
     specials = list(WORDPIECE_SPECIALS.values())
 
     def pipeline(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
         made = wordpiece_pipeline(vocabulary, lowercase=lowercase, strip_accents=False, fold_punctuation=True)
-        made.normalizer = normalizers.Sequence([marks_normalizer(strip_accents), made.normalizer])
+        made.normalizer = normalizers.Sequence([accent_normalizer(strip_accents), made.normalizer])
         return made
 
     blank = pipeline({token: number for number, token in enumerate(specials)})
-    sample = [blank.normalizer.normalize_str(line) for line in _sampled(_short(_not_empty(lines)), seed)]
+    sample = [
+        blank.normalizer.normalize_str(line) for line in _sample_lines(_split_long_lines(_drop_blank(lines)), seed)
+    ]
     blank.normalizer = None  # the sample is normalised already
     counts: Counter[str] = Counter()
     for line in sample:
@@ -120,12 +124,12 @@ def train_wordpiece(
     return Tokenizer(pipeline(train(vocab_size, specials + letters)), WORDPIECE_SPECIALS)
 
 
-def _check_size(vocab_size: int, minimum: int) -> None:
+def _check_vocab_size(vocab_size: int, minimum: int) -> None:
     if not minimum <= vocab_size <= 1_000_000:
         raise ConfigError(f"vocab_size={vocab_size} must lie between {minimum} and 1,000,000; ALBERT uses 30000")
 
 
-def _sampled(lines: Iterable[str], seed: int) -> list[str]:
+def _sample_lines(lines: Iterable[str], seed: int) -> list[str]:
     """A uniform sample of lines, SAMPLED_CHARACTERS of text at most, in their order.
 
     Every line draws a lot; while there is too much text, the highest lot goes.
@@ -136,21 +140,21 @@ def _sampled(lines: Iterable[str], seed: int) -> list[str]:
     for number, line in enumerate(lines):
         size += len(line)
         heapq.heappush(kept, (-rng.random(), number, line))
-        while size > SAMPLED_CHARACTERS and len(kept) > 1:
+        while size > MAX_SAMPLED_CHARACTERS and len(kept) > 1:
             size -= len(heapq.heappop(kept)[2])
     return [line for _, _, line in sorted(kept, key=lambda entry: entry[1])]
 
 
-def _not_empty(lines: Iterable[str]) -> Iterator[str]:
+def _drop_blank(lines: Iterable[str]) -> Iterator[str]:
     return (line for line in lines if line.strip())
 
 
-def _short(lines: Iterable[str]) -> Iterator[str]:
+def _split_long_lines(lines: Iterable[str]) -> Iterator[str]:
     """Cut long lines at the last space before the limit."""
     for line in lines:
-        while len(line) > LINE_LIMIT:
-            at = line.rfind(" ", 1, LINE_LIMIT)
-            at = at if at > 0 else LINE_LIMIT
+        while len(line) > MAX_LINE_CHARACTERS:
+            at = line.rfind(" ", 1, MAX_LINE_CHARACTERS)
+            at = at if at > 0 else MAX_LINE_CHARACTERS
             yield line[:at]
             line = line[at:]
         yield line

@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from litebert.errors import CheckpointError, DataError
-from litebert.files import atomic_write, read_json, sha256_of, write_json
+from litebert.files import atomic_write, file_sha256, read_json, write_json
 
 FORMAT = 2
 NAME = re.compile(r"step-(\d{8,})")
@@ -129,7 +129,7 @@ class Checkpoints:
             for part, values in tensors.items():
                 safetensors.torch.save_file(values, temporary / f"{part}.safetensors")
             (temporary / "state.json").write_text(state_json, encoding="utf-8")
-            write_json(temporary / "sha256.json", {path.name: sha256_of(path) for path in temporary.iterdir()})
+            write_json(temporary / "sha256.json", {path.name: file_sha256(path) for path in temporary.iterdir()})
             for path in (*temporary.iterdir(), temporary):
                 _sync(path)
             if final.exists():
@@ -247,7 +247,7 @@ def _step_of(folder: Path) -> int:
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
     """All of a checkpoint, every byte of it compared with its hash."""
     for name, sha256 in read_json(folder / "sha256.json").items():
-        if sha256_of(folder / name) != sha256:
+        if file_sha256(folder / name) != sha256:
             raise CheckpointError(f"{name} does not match its sha256.json")
     content = read_json(folder / "state.json")
     if content.get("format") != FORMAT:

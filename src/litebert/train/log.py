@@ -23,7 +23,7 @@ from rich.text import Text
 
 from litebert.console import make_progress
 from litebert.errors import DataError
-from litebert.files import replacing
+from litebert.files import atomic_path
 from litebert.train.loop import Step
 
 RECENT = 50  # steps that the figures on the display are the mean of; the files keep every step as it was
@@ -198,7 +198,7 @@ def _drop_after(path: Path, start: int) -> None:
     """A resumed run repeats the steps after its checkpoint; the log keeps one line for each, and what happened."""
     if not path.is_file():
         return
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         for line in _lines_of(path):
             if line["step"] <= start or (start and "event" in line):
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")

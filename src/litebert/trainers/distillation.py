@@ -27,9 +27,9 @@ from litebert.compress.students import (
     with_hidden_words,
 )
 from litebert.compress.teachers import Foreign, bert_of, other_teacher
-from litebert.data.batches import Batch, Example, by_length, collate, epoch_batches, steps_per_epoch
+from litebert.data.batches import Batch, Example, batches_by_length, collate, epoch_batches, steps_per_epoch
 from litebert.errors import ConfigError, DataError
-from litebert.files import sha256_of, write_json
+from litebert.files import file_sha256, write_json
 from litebert.inference import Model
 from litebert.inference.early_exit import can_exit, measured_exits, quarters
 from litebert.loading import load
@@ -136,7 +136,7 @@ def first_student(config: Config, teacher: Model) -> Model:
             for one in examples_of(teacher, config.data, config.columns, FITTED)
             for window in one.sequences
         ]
-        groups = by_length([one.length for one in windows], config.batch_size)
+        groups = batches_by_length([one.length for one in windows], config.batch_size)
         batches = [collate([windows[i] for i in group], teacher.tokenizer.pad_id) for group in groups]
         passes = layers if config.passes is None else config.passes
         return student_of(teacher, albert_of(teacher, batches, size, passes), passes)
@@ -199,7 +199,7 @@ class Run:
         names = [name for name in (config.teacher, config.from_bert, config.student) if name]
         weights = [folder_of(name) / "model.safetensors" for name in names]
         files = [config.data, *([config.valid] if config.valid else []), *(path for path in weights if path.is_file())]
-        self.decisive |= {f"content of {path}": sha256_of(path) for path in files} | {"bf16": str(self.bf16)}
+        self.decisive |= {f"content of {path}": file_sha256(path) for path in files} | {"bf16": str(self.bf16)}
         self.start, self.best, self.best_epoch = math.inf, math.inf, 0
         self._epoch, self._batches = -1, [np.empty(0, dtype=np.int64)]
 
@@ -217,7 +217,7 @@ class Run:
         """Fit what need not be learned; the score of what was a BERT, as it begins."""
         config, distiller = self.config, self.distiller
         if isinstance(distiller, Distiller):
-            groups = by_length([one.length for one in self.examples[:MAPPED]], config.batch_size)
+            groups = batches_by_length([one.length for one in self.examples[:MAPPED]], config.batch_size)
             batches = [self._collated([self.examples[i] for i in group], n) for n, group in enumerate(groups)]
             distiller.fit_map(batches)
             if config.from_bert is not None and isinstance(distiller.bridge, torch.nn.Linear):
@@ -318,7 +318,7 @@ class Run:
         total: dict[str, float] = defaultdict(float)
         self.distiller.eval()
         with torch.inference_mode():
-            groups = by_length([one.length for one in self.held_out], self.config.batch_size)
+            groups = batches_by_length([one.length for one in self.held_out], self.config.batch_size)
             for number, group in enumerate(groups):
                 batch = self._collated([self.held_out[i] for i in group], number)
                 share = len(group) / len(self.held_out)

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from litebert.commands.finetune import OF_TASK
 from litebert.data.batches import Example, epoch_batches, steps_per_epoch
-from litebert.data.tables import Source
+from litebert.data.tables import TableOptions
 from litebert.data.windows import Window
 from litebert.errors import ConfigError, DataError
-from litebert.files import atomic_write, sha256_of
+from litebert.files import atomic_write, file_sha256
 from litebert.inference import Model
 from litebert.loading import load
 from litebert.model import Albert, AlbertConfig
@@ -65,7 +65,7 @@ class Plan:
         self.config, self.console = config, console
         self.device = pick_device(config.device)
         self.bf16 = precision_of(config) == "bf16"
-        self.source = Source.of(config.columns, config.skip_bad)
+        self.source = TableOptions.of(config.columns, config.skip_bad)
         asked = {name: getattr(config, name) for name in ("head", *OF_TASK)}
         options = {name: value for name, value in asked.items() if value is not None}
         self.task, records = _learned(config.task, config.train, self.source, **options)
@@ -88,7 +88,7 @@ class Plan:
                 raise ConfigError(f"mix={mixed!r} must be a task and a file, such as tag=train.conll")
             if name == "translate":
                 raise ConfigError(f"mix={mixed!r}: translate is not learned beside another task; give it as --task")
-            source = Source(skip_bad=config.skip_bad, skipped=self.source.skipped)
+            source = TableOptions(skip_bad=config.skip_bad, skipped=self.source.skipped)
             self.lessons.append(self._lesson(*_learned(name, Path(path), source), number))
         self.questions = self.task.features(self.held_out, self.start_from.tokenizer, self.length)
 
@@ -246,7 +246,7 @@ def decisive_of(config: Config) -> dict[str, str]:
     """What must be the same when a run is resumed: the settings, and the content of the files."""
     own = [(config.task, path) for path in (config.train, config.valid, config.test) if path is not None]
     mixed = [(name, Path(path)) for name, _, path in (given.partition("=") for given in config.mix)]
-    source = Source.of(config.columns)
+    source = TableOptions.of(config.columns)
     files = [file for task, path in (*own, *mixed) for file in TASKS[task].files_of(path, source)]
     files += [config.target_tokenizer] if config.target_tokenizer is not None else []
     contents = {f"content of {path}": _hash(path) for path in files}
@@ -303,7 +303,7 @@ def split(records: Sequence[Any], task: TrainableTask[Any, Any], seed: int, path
     return [records[i] for i in order if i not in held_out], [records[i] for i in order if i in held_out]
 
 
-def _learned(name: str, path: Path, source: Source, **options: Any) -> tuple[TrainableTask[Any, Any], list[Any]]:
+def _learned(name: str, path: Path, source: TableOptions, **options: Any) -> tuple[TrainableTask[Any, Any], list[Any]]:
     """A task and the records it learns from."""
     task_class: type[TrainableTask[Any, Any]] = TASKS[name]  # type: ignore[assignment]
     records = task_class.read(path, source)
@@ -315,5 +315,5 @@ def _learned(name: str, path: Path, source: Source, **options: Any) -> tuple[Tra
 
 def _hash(path: Path) -> str:
     if path.is_dir():
-        return " ".join(sha256_of(file) for file in sorted(path.rglob("*")) if file.is_file())
-    return sha256_of(path)
+        return " ".join(file_sha256(file) for file in sorted(path.rglob("*")) if file.is_file())
+    return file_sha256(path)

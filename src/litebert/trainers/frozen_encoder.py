@@ -10,7 +10,7 @@ from rich.console import Console
 from torch import Tensor
 
 from litebert.console import progress_bar
-from litebert.data.batches import Example, by_length, collate
+from litebert.data.batches import Example, batches_by_length, collate
 from litebert.inference import Model
 from litebert.tasks.base import states_of
 
@@ -33,7 +33,7 @@ def read_once(model: Model, examples: Sequence[Example], depths: Sequence[int], 
     found: list[Tensor] = [torch.empty(0)] * len(owners)
     title = f"the encoder reads {len(examples):,} texts, once"
     with model.answering(), progress_bar(console, title, len(owners)) as bar:
-        for indices in by_length([example.length for example in alone], BATCH_SIZE):
+        for indices in batches_by_length([example.length for example in alone], BATCH_SIZE):
             batch = collate([alone[index] for index in indices], model.tokenizer.pad_id).to(model.device)
             rows = states_of(model.encoder, batch, depths).to("cpu", torch.bfloat16)
             for index, row in zip(indices, rows, strict=True):

@@ -12,10 +12,19 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from litebert.data.episodes import Episode, Pool, Shape, Stored, check_disjoint, divided, draw, usable
-from litebert.data.tables import Source
+from litebert.data.episodes import (
+    ClassRows,
+    Episode,
+    EpisodeFile,
+    EpisodeShape,
+    check_disjoint_classes,
+    classes_with_enough_rows,
+    draw_episode,
+    split_classes,
+)
+from litebert.data.tables import TableOptions
 from litebert.errors import ConfigError
-from litebert.files import sha256_of, write_json
+from litebert.files import file_sha256, write_json
 from litebert.inference import Model
 from litebert.meta.algorithms import accuracies_of, loss_of
 from litebert.meta.learner import Learner, Questions
@@ -64,7 +73,7 @@ class Part:
     """Classes for one purpose."""
 
     table: Table
-    pool: Pool
+    pool: ClassRows
     ids: list[list[int]]
     """The tokens of all texts of the table."""
 
@@ -98,7 +107,7 @@ class Run:
     def __init__(self, config: Config, console: Console) -> None:
         self.config, self.console = config, console
         self.device = pick_device(config.device)
-        self.shape = Shape.parse(config.episodes)
+        self.shape = EpisodeShape.parse(config.episodes)
         self.model = load_to_teach(config.model).to(self.device)
         self.length = self._checked_length()
         self.parts = self._parts()
@@ -121,7 +130,7 @@ class Run:
         self.every = config.validate_every or max(1, config.steps // 10)
         files = [path for path in (config.data, config.valid, config.test) if path is not None]
         self.decisive = {name: str(value) for name, value in asdict(config).items() if name not in UNDECISIVE}
-        self.decisive |= {f"content of {path}": sha256_of(path) for path in files}
+        self.decisive |= {f"content of {path}": file_sha256(path) for path in files}
         self.decisive |= {"precision": "bf16" if self.learner.bf16 else "fp32"}
         self.best, self.best_step, self.start = -1.0, 0, -1.0
 
@@ -134,19 +143,19 @@ class Run:
     def _parts(self) -> dict[str, Part]:
         """Classes to learn from, to choose by and, where there are any, to test on."""
         config, tokenizer = self.config, self.model.tokenizer
-        source = Source.of(config.columns, config.skip_bad)
+        source = TableOptions.of(config.columns, config.skip_bad)
         given = {"train": config.data, "valid": config.valid, "test": config.test}
         mask = tokenizer.specials["mask"]
         tables = {part: Table.read(path, source, mask) for part, path in given.items() if path is not None}
         pools = {part: table.pool for part, table in tables.items()}
         if config.valid is None:
-            pools = divided(tables["train"].pool, config.seed)
+            pools = split_classes(tables["train"].pool, config.seed)
             tables = dict.fromkeys(pools, tables["train"])
         named = {part if given[part] is None else f"{FLAG[part]} {given[part]}": pool for part, pool in pools.items()}
-        check_disjoint(named)
+        check_disjoint_classes(named)
         before = {f"what {config.model} learned from": practised_on(self.model, tables["train"].kind)}
         for name, pool in list(named.items())[1:]:  # more may be learned from what was learned from before
-            check_disjoint(before | {name: pool})
+            check_disjoint_classes(before | {name: pool})
         encoded = {
             table.path: [one.ids for one in tokenizer.encode(table.texts, max_length=self.length)]
             for table in tables.values()
@@ -154,7 +163,7 @@ class Run:
         found = {}
         for part, table in tables.items():
             where = str(table.path) if len(encoded) > 1 else f"{table.path}, the classes of {part}"
-            found[part] = Part(table, usable(pools[part], self.shape, where), encoded[table.path])
+            found[part] = Part(table, classes_with_enough_rows(pools[part], self.shape, where), encoded[table.path])
         if source.skipped:
             self._say(f"{len(source.skipped):,} rows left out, the first: {source.skipped[0]}")
         if few := sum(len(pools[part]) - len(found[part].pool) for part in found):
@@ -162,7 +171,7 @@ class Run:
         return found
 
     def _drawn(self, part: str, count: int) -> list[Episode]:
-        return [draw(self.parts[part].pool, self.shape, self.config.seed, number) for number in range(count)]
+        return [draw_episode(self.parts[part].pool, self.shape, self.config.seed, number) for number in range(count)]
 
     def __call__(self) -> bool:
         """True when all steps were done."""
@@ -197,7 +206,7 @@ class Run:
         write_run(config.out, "meta-train", config)
         if "test" in self.parts:
             drawn = self._drawn("test", TEST_EPISODES)
-            Stored(self.parts["test"].table.path, config.columns, drawn).write(config.out / "test.jsonl")
+            EpisodeFile(self.parts["test"].table.path, config.columns, drawn).write(config.out / "test.jsonl")
         counts = ", ".join(f"{len(part.pool):,} to {PURPOSE[name]}" for name, part in self.parts.items())
         self._say(f"{config.algorithm}: classes {counts}; {config.steps:,} steps on {self.device}")
 
@@ -209,7 +218,7 @@ class Run:
     def _episodes(self, step: int) -> list[Questions]:
         part, size = self.parts["train"], self.config.batch_size
         numbers = range(step * size, (step + 1) * size)
-        return [self._read(part, draw(part.pool, self.shape, self.config.seed, number)) for number in numbers]
+        return [self._read(part, draw_episode(part.pool, self.shape, self.config.seed, number)) for number in numbers]
 
     def _read(self, part: Part, episode: Episode) -> Questions:
         return Questions.of(episode, part.ids, self.device)

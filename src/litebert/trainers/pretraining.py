@@ -13,8 +13,8 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from litebert.data.batches import IGNORED
-from litebert.data.prefetch import Prefetch
+from litebert.data.batches import IGNORE_INDEX
+from litebert.data.prefetch import Prefetcher
 from litebert.data.pretraining import PretrainingBatch
 from litebert.errors import CheckpointError, ConfigError
 from litebert.inference import Model
@@ -98,7 +98,7 @@ class Run:
         self.saving = SaveEvery.parse(config.save_every, self.parts.epoch_steps)
         self.pieces = self.parts.pieces
         """Micro-batches per step and rank; more when memory runs out."""
-        self.prefetch = Prefetch(self._make_batches, config.workers)
+        self.prefetch = Prefetcher(self._make_batches, config.workers)
         parameters = [parameter for parameter in self.parts.albert.parameters() if parameter.requires_grad]
         varies = self.parts.albert.encoder.weight_at is not None or self.parts.strategies.unfreeze_steps
         records = config.cuda_graphs and device.type == "cuda" and ranks.world == 1 and not varies
@@ -369,6 +369,6 @@ class Run:
 
 def _counts(batch: PretrainingBatch) -> list[float]:
     """Hidden tokens, pairs of segments, tokens, padding."""
-    masked, paired = (int((asked != IGNORED).sum()) for asked in (batch.labels, batch.swapped))
+    masked, paired = (int((asked != IGNORE_INDEX).sum()) for asked in (batch.labels, batch.swapped))
     tokens = len(batch.input_ids) - batch.padding
     return [float(count) for count in (masked, paired, tokens, batch.padding)]

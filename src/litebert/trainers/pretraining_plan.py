@@ -14,7 +14,7 @@ from torch import nn
 
 from litebert.data.corpus import read_lines
 from litebert.data.masking import Masking
-from litebert.data.pretraining import PretrainingData, Stage
+from litebert.data.pretraining import PretrainingData, TrainingStage
 from litebert.data.shards import Shards
 from litebert.errors import ConfigError
 from litebert.model import Albert, AlbertConfig, preset, pretraining_heads
@@ -128,7 +128,7 @@ class Parts:
         self.held_out = None
         if self.shards.held_out.tokens >= 2:
             self.held_out = PretrainingData(
-                self.shards.held_out, tokenizer, [Stage(0, rows, config.length)], seed=1, **settings
+                self.shards.held_out, tokenizer, [TrainingStage(0, rows, config.length)], seed=1, **settings
             )
         self.unigram = unigram_entropy(self.shards.training.ids)
         # A trained model knows how to use its depth: a ramp would make it forget.
@@ -218,10 +218,12 @@ class Parts:
             )
 
 
-def _stages(config: Config) -> list[Stage]:
+def _stages(config: Config) -> list[TrainingStage]:
     batch, length = Ramp.parse(config.batch_ramp, "batch_ramp"), Ramp.parse(config.length_ramp, "length_ramp")
     return [
-        Stage(step, batch.at(step, config.steps, config.batch_size), length.at(step, config.steps, config.length))
+        TrainingStage(
+            step, batch.at(step, config.steps, config.batch_size), length.at(step, config.steps, config.length)
+        )
         for step in sorted({0, *batch.changes(config.steps), *length.changes(config.steps)})
     ]
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from litebert.data.tables import Source
+from litebert.data.tables import TableOptions
 from litebert.errors import CheckpointError, ConfigError, require_extra
 from litebert.files import read_json, write_json
 from litebert.run_folder import write_run
@@ -92,7 +92,7 @@ def search(config: Config, console: Console) -> Result | None:
     if config.test is None:
         return best
     task: Any = TASKS[config.task]
-    records = task.read(config.test, Source.of(config.columns, config.skip_bad))
+    records = task.read(config.test, TableOptions.of(config.columns, config.skip_bad))
     test, baseline = measured(config, records, pick_device(config.device))
     told = ", ".join(f"{name} {value:.4f}" for name, value in test.items())
     console.print(f"{config.test}: {told}", highlight=False, markup=False)

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from litebert.errors import CheckpointError, ConfigError, DataError, LitebertError
-from litebert.files import replacing, sha256_of
+from litebert.files import atomic_path, file_sha256
 from litebert.model.albert import Encoder
 from litebert.model.attention import Dense, Layout, Packed
 from litebert.model.config import AlbertConfig, Half
@@ -194,11 +194,11 @@ def _compiled(compiler: str, flags: tuple[str, ...]) -> Path:
     digest = path.with_suffix(".sha256")
     with _locked(path.with_suffix(".lock")):  # others that start at the same time wait for what we make
         if not _is_whole(path, digest):
-            with replacing(path) as made:
+            with atomic_path(path) as made:
                 command = [compiler, *flags, "-o", str(made), str(SOURCE)]
                 subprocess.run(command, check=True, capture_output=True, timeout=120)
-            with replacing(digest) as written:
-                written.write_text(sha256_of(path))
+            with atomic_path(digest) as written:
+                written.write_text(file_sha256(path))
     return path
 
 
@@ -214,7 +214,7 @@ def cache_folder() -> Path:
 
 
 def _is_whole(path: Path, digest: Path) -> bool:
-    return path.is_file() and digest.is_file() and digest.read_text() == sha256_of(path)
+    return path.is_file() and digest.is_file() and digest.read_text() == file_sha256(path)
 
 
 @contextmanager

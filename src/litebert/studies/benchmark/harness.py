@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import Tensor
 
 from litebert.console import progress_bar
-from litebert.data.batches import by_length
+from litebert.data.batches import batches_by_length
 from litebert.data.corpus import read_lines
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.inference import Model
@@ -109,7 +109,7 @@ class Arena:
                 raise DataError(f"{data}: holds no text; give a file with a text per line")
             texts = [encoding.ids for encoding in self.model.tokenizer.encode(lines, max_length=most)]
         lengths = [len(text) for text in texts]
-        batches = by_length(lengths, rows) if tokens is None else by_length(lengths, None, tokens)
+        batches = batches_by_length(lengths, rows) if tokens is None else batches_by_length(lengths, None, tokens)
         return [[texts[i] for i in batch] for batch in batches]
 
     def made_up(self, lengths: Sequence[int]) -> list[list[int]]:

@@ -18,8 +18,15 @@ from rich.table import Table as Grid
 
 from litebert.commands.evaluate import Config, Method
 from litebert.console import make_console, progress_bar
-from litebert.data.episodes import Episode, Shape, Stored, check_disjoint, draw, usable
-from litebert.data.tables import Source
+from litebert.data.episodes import (
+    Episode,
+    EpisodeFile,
+    EpisodeShape,
+    check_disjoint_classes,
+    classes_with_enough_rows,
+    draw_episode,
+)
+from litebert.data.tables import TableOptions
 from litebert.errors import ConfigError
 from litebert.fewshot import Adapted
 from litebert.files import write_json
@@ -34,11 +41,11 @@ from litebert.run_folder import set_answering
 from litebert.studies.episodes.methods import FROM_VECTORS, METHODS, WITHOUT_A_MODEL, Learned
 from litebert.train.device import pick_device
 
-SHAPE = Shape(shot=(1, 1), queries=15, episodes=600)
+SHAPE = EpisodeShape(shot=(1, 1), queries=15, episodes=600)
 """What is drawn where nothing else is said."""
 MARGINS = "Each with its margin of 95 % for other episodes of these classes."
 Advance = Callable[[int], None]
-Fold = tuple[Table, Stored]
+Fold = tuple[Table, EpisodeFile]
 
 
 @dataclass(frozen=True)
@@ -68,15 +75,15 @@ def run_episodes(config: Config) -> None:
         asked = {table.labels[rows[0]] for episode in stored.episodes for rows in episode.support}
         for name, model in models.items():
             known = practised_on(model, table.kind)
-            check_disjoint({f"what {name} learned from": known, str(table.path): sorted(asked)})
+            check_disjoint_classes({f"what {name} learned from": known, str(table.path): sorted(asked)})
     methods = [method for method in METHODS if method in config.methods]
     count = sum(len(stored.episodes) for _, stored in folds)
-    groups: dict[Shape, list[list[Outcome]]] = {}
+    groups: dict[EpisodeShape, list[list[Outcome]]] = {}
     with progress_bar(console, f"{count:,} episodes", count * len(models) * len(methods)) as bar:
         for table, stored in folds:
             found = compare(table, stored.episodes, models, methods, lambda count: bar.advance(bar.task_ids[0], count))
             # five examples tell more than one: what has other shots is never averaged
-            groups.setdefault(Shape(stored.shape.way, stored.shape.shot), []).append(found)
+            groups.setdefault(EpisodeShape(stored.shape.way, stored.shape.shot), []).append(found)
     rows = [
         {"shape": shape.name, "way": shape.way, "shot": shape.shot} | row
         for shape in sorted(groups, key=lambda shape: (shape.way, shape.shot))
@@ -98,12 +105,12 @@ def run_episodes(config: Config) -> None:
 def _folds_of(config: Config, model: Model) -> Iterator[Fold]:
     """From files of episodes, or drawn from every table with every number of shots."""
     mask = model.tokenizer.specials["mask"]
-    if not Shape.is_meant(config.episodes):
+    if not EpisodeShape.is_meant(config.episodes):
         if len(config.data) > 1:
             raise ConfigError(f"{len(config.data)} --data files: files of episodes know theirs; give one, or none")
         for name in config.episodes:
-            stored = Stored.read(Path(name), *config.data)
-            table = Table.read(stored.data, Source.of(config.columns or stored.columns, config.skip_bad), mask)
+            stored = EpisodeFile.read(Path(name), *config.data)
+            table = Table.read(stored.data, TableOptions.of(config.columns or stored.columns, config.skip_bad), mask)
             stored.check(table.labels)
             yield table, stored
         return
@@ -112,11 +119,11 @@ def _folds_of(config: Config, model: Model) -> Iterator[Fold]:
     shots = [[word] for word in config.episodes if word.endswith("-shot")]
     others = [word for word in config.episodes if [word] not in shots]
     for data in config.data:
-        table = Table.read(data, Source.of(config.columns, config.skip_bad), mask)
-        for shape in (Shape.parse(others + shot, SHAPE) for shot in shots or [[]]):
-            pool = usable(table.pool, shape, str(data))
-            drawn = [draw(pool, shape, config.seed, number) for number in range(shape.episodes)]
-            yield table, Stored(data, config.columns, drawn)
+        table = Table.read(data, TableOptions.of(config.columns, config.skip_bad), mask)
+        for shape in (EpisodeShape.parse(others + shot, SHAPE) for shot in shots or [[]]):
+            pool = classes_with_enough_rows(table.pool, shape, str(data))
+            drawn = [draw_episode(pool, shape, config.seed, number) for number in range(shape.episodes)]
+            yield table, EpisodeFile(data, config.columns, drawn)
 
 
 def compare(
@@ -244,7 +251,9 @@ def _write_page(out: Path, content: Mapping[str, Any]) -> str:
     where = ", ".join(content["data"])
     report = Report("Learning from a few examples", f"{content['episodes']:,} episodes from {where}")
     for way, some in groupby(content["rows"], key=lambda row: row["way"]):
-        _draw_shots(report, Shape(way).name.split()[0], [row for row in some if row["shot"][0] == row["shot"][1]])
+        _draw_shots(
+            report, EpisodeShape(way).name.split()[0], [row for row in some if row["shot"][0] == row["shot"][1]]
+        )
     for title, rows in _by_shape(content):
         report.heading(title)
         report.table(_titles(rows), [_cells(row) for row in rows])

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from litebert.commands import finetune
 from litebert.data.masking import Masking
-from litebert.data.pretraining import PretrainingBatch, PretrainingData, Stage
-from litebert.data.segments import Sentences
-from litebert.data.shards import Shards, Stream
-from litebert.data.tables import Source
+from litebert.data.pretraining import PretrainingBatch, PretrainingData, TrainingStage
+from litebert.data.segments import SentenceObjective
+from litebert.data.shards import Shards, TokenStream
+from litebert.data.tables import TableOptions
 from litebert.errors import DataError, require_extra
 from litebert.fewshot.adapt import adapt
 from litebert.inference import Model
@@ -37,7 +37,7 @@ ROWS_AT_ONCE = 64
 HELD_OUT_SEED, PROBE_SEED = 1, 2
 MASKINGS = {"mlm": Masking("ngram", 0.15), "mlm_token": Masking("token", 0.15)}
 """Hidden in the same way for all models, however they were trained: as the paper does, and single tokens."""
-QUESTIONS: dict[str, Sentences] = {"next": "next", "order": "order"}
+QUESTIONS: dict[str, SentenceObjective] = {"next": "next", "order": "order"}
 SETTLING_ROWS = 64
 DRAWS = 5
 """Handfuls of examples, the same for all models, over which accuracy is averaged."""
@@ -52,7 +52,7 @@ class Asked:
         self.shards = Shards(plan.data)
         self.examples = labelled(plan)
 
-    def __call__(self, model: Model, sentences: Sentences, folder: Path, seed: int) -> dict[str, Any]:
+    def __call__(self, model: Model, sentences: SentenceObjective, folder: Path, seed: int) -> dict[str, Any]:
         """What a trained model reaches. `sentences` is the form in which it has read; fine-tunings go to `folder`."""
         model.to(self.device)
         model.encoder.eval()
@@ -72,11 +72,11 @@ class Asked:
         return found
 
     def _batches(
-        self, sentences: Sentences, masking: Masking, held_out: bool = True, rows: int | None = None
+        self, sentences: SentenceObjective, masking: Masking, held_out: bool = True, rows: int | None = None
     ) -> Iterator[PretrainingBatch]:
-        stream: Stream = self.shards.held_out if held_out else self.shards.training
+        stream: TokenStream = self.shards.held_out if held_out else self.shards.training
         data = PretrainingData(
-            stream, self.shards.tokenizer, [Stage(0, ROWS_AT_ONCE, self.plan.fixed["length"])],
+            stream, self.shards.tokenizer, [TrainingStage(0, ROWS_AT_ONCE, self.plan.fixed["length"])],
             seed=HELD_OUT_SEED if held_out else PROBE_SEED, masking=masking, sentences=sentences,
         )  # fmt: skip
         for number in range(-(-(rows or self.plan.rows) // ROWS_AT_ONCE)):
@@ -93,7 +93,7 @@ class Asked:
             hidden += len(batch.labels)
         return {name: right / hidden, f"{name}_loss": loss / hidden}
 
-    def _pairs(self, model: Model, name: str, question: Sentences, trained: bool) -> dict[str, float | None]:
+    def _pairs(self, model: Model, name: str, question: SentenceObjective, trained: bool) -> dict[str, float | None]:
         """How often a probe is right about pairs, and the model's own head if this is what it was trained for."""
         masking = MASKINGS["mlm"]
         seen = self._states(model, self._batches(question, masking, held_out=False, rows=self.plan.pairs))
@@ -177,7 +177,7 @@ class Asked:
 
 def labelled(plan: Plan) -> tuple[list[str], list[str]]:
     """Texts and their classes, for handfuls of examples; classes with too few are left out."""
-    records = Classify.read(plan.few_shot, Source.of(plan.columns, True))
+    records = Classify.read(plan.few_shot, TableOptions.of(plan.columns, True))
     labels = [str(record.label) for record in records]
     kept = [i for i in range(len(records)) if labels.count(labels[i]) >= plan.shots + LEAST_TESTED]
     if len({labels[i] for i in kept}) < 2 or any(records[i].text_b is not None for i in kept):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from litebert.commands import prepare, pretrain, tokenizer
 from litebert.data.shards import Shards
-from litebert.data.tables import Source
+from litebert.data.tables import TableOptions
 from litebert.errors import CheckpointError, ConfigError, DataError
-from litebert.files import atomic_write, read_json, read_toml, replacing, sha256_of, write_json
+from litebert.files import atomic_path, atomic_write, file_sha256, read_json, read_toml, write_json
 from litebert.studies.demo.data import TICKETS, collect_prose
 from litebert.studies.reproduce.variants import Cell
 from litebert.tasks import TASKS
@@ -146,10 +146,10 @@ def keep_plan(plan: Plan, out: Path) -> None:
             f"{plan.data}: holds {shards.held_out.tokens} tokens out, too few to measure on; prepare it with more, "
             "such as litebert prepare --held-out 0.01"
         )
-    told = asdict(plan) | {"content of --data": shards.index.digest[:12], "few_shot": sha256_of(plan.few_shot)[:12]}
+    told = asdict(plan) | {"content of --data": shards.index.digest[:12], "few_shot": file_sha256(plan.few_shot)[:12]}
     told["fixed"] = {name: value for name, value in plan.fixed.items() if name != "device"}
     told["tasks"] = {
-        task.name: [task.task, task.metric, sha256_of(task.train)[:12], sha256_of(task.test)[:12]]
+        task.name: [task.task, task.metric, file_sha256(task.train)[:12], file_sha256(task.test)[:12]]
         for task in plan.tasks
     }
     told |= told.pop("common") | told.pop("fixed") | {"columns": list(plan.columns)}
@@ -191,7 +191,7 @@ def _task(path: Path, out: Path, most: int) -> TaskFiles:
     for name, file in files.items():
         if not file.is_file():
             task: Any = TASKS[kind]
-            records = task.read(Path(told[name]), Source.of(tuple(columns), True))
+            records = task.read(Path(told[name]), TableOptions.of(tuple(columns), True))
             if not records:
                 raise DataError(f"{told[name]}: no example can be read; {path} names it")
             if name == "train":
@@ -202,7 +202,7 @@ def _task(path: Path, out: Path, most: int) -> TaskFiles:
 
 def _write_examples(path: Path, records: Sequence[Any]) -> None:
     pairs = records[0].text_b is not None
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["text_a", "text_b", "label"] if pairs else ["text", "label"])
         for record in records:
