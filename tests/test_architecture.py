@@ -14,9 +14,8 @@ import litebert
 SOURCE = Path(litebert.__file__).parent
 ORDER = (
     "errors", "files", "console", "checks", "device", "run_folder", "builtin", "tokenizer", "data", "model", "train",
-    "measure", "tasks",
-    "interop", "search", "inference", "fewshot", "loading", "compress", "meta", "trainers", "studies", "serve",
-    "commands", "cli", "__main__",
+    "measure", "tasks", "interop", "search", "inference", "fewshot", "loading", "compress", "meta", "trainers",
+    "studies", "serve", "commands", "cli", "__main__",
 )  # fmt: skip
 """Packages and modules of the top level. Each may import what stands before it, and nothing else."""
 LEAVES = {"errors": set(), "builtin": set(), "tokenizer": {"errors", "files"}, "model": {"errors", "files", "device"},

@@ -189,29 +189,37 @@ def pretraining_data() -> Drawing:
 
 LAYERS = (
     ("cli",),
-    ("recipes",),
-    ("serve", "compress", "tuning"),
-    ("predict",),
-    ("interop", "meta"),
+    ("commands",),
+    ("studies", "serve"),
+    ("trainers",),
+    ("compress", "meta"),
+    ("loading",),
+    ("fewshot",),
+    ("inference",),
+    ("interop", "search"),
     ("tasks",),
-    ("data",),
-    ("tokenizer", "model", "train", "measure", "builtin"),
-    ("files",),
+    ("data", "model", "train", "measure"),
+    ("tokenizer", "device", "checks", "run_folder"),
+    ("builtin", "files", "console"),
     ("errors",),
 )
 ABOUT = {
-    "cli": "flags", "recipes": "one file per command", "serve": "HTTP, the page", "compress": "eight bits, students",
-    "tuning": "few examples", "predict": "what litebert.load returns", "interop": "other people's files",
-    "meta": "episodes", "tasks": "one file per task", "data": "text to batches", "tokenizer": "text to ids",
-    "model": "ids to vectors", "train": "the only loop", "measure": "scores, pages", "builtin": "models inside",
-    "errors": "value, rule, remedy", "files": "safe writing",
+    "cli": "flags", "commands": "one file per command", "serve": "HTTP, the page", "compress": "int8, students",
+    "studies": "reproduce, bench, demo", "trainers": "what learns", "loading": "litebert.load",
+    "fewshot": "litebert.adapt",
+    "inference": "a model that answers", "search": "indexes", "interop": "other people's files", "meta": "episodes",
+    "tasks": "one file per task", "data": "files to batches", "tokenizer": "text to ids", "model": "ids to vectors",
+    "train": "the only loop", "measure": "scores, plots, pages", "builtin": "models inside",
+    "device": "device, precision",
+    "checks": "settings", "run_folder": "the folder of a run", "console": "standard error", "files": "atomic writing",
+    "errors": "value, rule, remedy",
 }  # fmt: skip
 
 
 def layers() -> Drawing:
-    """Which part may know of which."""
-    d = Drawing(960, 620, "The parts of litebert: each imports only parts that stand below it")
-    d.text(480, 28, "A part imports only what stands below it, and not all of that: the table says which.", "soft")
+    """Which package may import which."""
+    d = Drawing(960, 60 + 57 * len(LAYERS), "The packages of litebert: each imports only packages below it")
+    d.text(480, 28, "A package imports only packages below it.", "soft")
     for number, row in enumerate(LAYERS):
         width = min(300, (920 - 14 * (len(row) - 1)) / len(row))
         x = 480 - (width * len(row) + 14 * (len(row) - 1)) / 2

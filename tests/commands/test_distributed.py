@@ -39,7 +39,12 @@ def torchrun(flow: Flow, out: Path, *flags: str) -> Iterator[subprocess.Popen[st
 
 
 @pytest.mark.parametrize(
-    ("parallel", "optimizer", "sharing"), [("ddp", "muon", "all"), ("ddp", "muon", "none"), ("fsdp", "adamw", "all")]
+    ("parallel", "optimizer", "sharing"),
+    [
+        ("ddp", "muon", "all"),
+        pytest.param("ddp", "muon", "none", marks=pytest.mark.slow),
+        pytest.param("fsdp", "adamw", "all", marks=pytest.mark.slow),
+    ],
 )
 def test_two_processes_have_the_losses_of_one(
     flow: Flow, tmp_path: Path, parallel: str, optimizer: str, sharing: str
@@ -65,6 +70,7 @@ def test_two_processes_have_the_losses_of_one(
     assert validation[1] == pytest.approx(validation[0], rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_stopped_run_of_two_processes_goes_on(flow: Flow, tmp_path: Path, parallel: str) -> None:
     flags = ("--steps", "12", "--save-every", "3", "--optimizer", "adamw", "--parallel", parallel)

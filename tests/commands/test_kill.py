@@ -15,7 +15,7 @@ from litebert.commands import pretrain
 from tests.commands.conftest import Flow
 from tests.commands.test_pretrain import same, settings
 
-UNIFORM, IN_A_SAVE = 20, 3
+IN_A_SAVE = 3
 STEPS = 30
 
 
@@ -61,14 +61,17 @@ def resume_until_done(flow: Flow, out: Path) -> None:
     assert process.exitcode == 0
 
 
-def test_a_killed_run_resumes_to_the_same_bits(flow: Flow, untouched: tuple[Path, float], tmp_path: Path) -> None:
-    """Twenty kills at moments drawn uniformly over the time that a whole run takes, several in a row per run."""
+@pytest.mark.parametrize("least_kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_killed_run_resumes_to_the_same_bits(
+    flow: Flow, untouched: tuple[Path, float], tmp_path: Path, least_kills: int
+) -> None:
+    """Kills at moments drawn uniformly over the time that a whole run takes, several in a row per run."""
     whole, seconds = untouched
     rng, kills, number = random.Random(0), 0, 0
-    while kills < UNIFORM:
+    while kills < least_kills:
         out = tmp_path / f"run-{number}"
         number += 1
-        while not finished(out) and kills < UNIFORM:
+        while not finished(out) and kills < least_kills:
             process = start(flow, out)
             process.join(timeout=rng.uniform(0, seconds))
             if process.exitcode is None and process.pid is not None:
@@ -78,9 +81,10 @@ def test_a_killed_run_resumes_to_the_same_bits(flow: Flow, untouched: tuple[Path
         if not finished(out):
             resume_until_done(flow, out)
         assert same(out, whole)
-    assert kills >= UNIFORM
+    assert kills >= least_kills
 
 
+@pytest.mark.slow
 def test_a_run_killed_inside_a_save_resumes_to_the_same_bits(
     flow: Flow, untouched: tuple[Path, float], tmp_path: Path
 ) -> None:

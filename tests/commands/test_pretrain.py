@@ -21,7 +21,7 @@ from litebert.model.backends import fused
 from litebert.tasks.pretraining import PretrainingObjective
 from litebert.trainers.pretraining import Run, SaveEvery
 from tests.commands.conftest import UNUSUAL, Flow, litebert
-from tests.model import plain_kernels
+from tests.model.backends import plain_kernels
 from tests.train.graphing import ComputedGraphs
 
 STEPS = 8

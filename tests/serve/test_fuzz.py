@@ -7,21 +7,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import REPOSITORY, peer
 
 
-def test_malformed_requests_are_refused_and_nothing_breaks() -> None:
+@pytest.mark.parametrize("count", [150, pytest.param(1000, marks=pytest.mark.slow)])
+def test_malformed_requests_are_refused_and_nothing_breaks(count: int) -> None:
     peer("uvicorn")
-    script = [sys.executable, str(REPOSITORY / "bench" / "fuzz_serve.py"), "--requests", "1000", "--growth", "1"]
+    script = [sys.executable, str(REPOSITORY / "bench" / "fuzz_serve.py"), "--requests", str(count), "--growth", "1"]
     done = subprocess.run(script, capture_output=True, text=True, check=False)
     report = json.loads(done.stdout)
     assert report["wrong"] == []
     assert report["ready_after"] is True
     assert {"200", "400", "404"} <= set(report["in_process"])
-    assert sum(report["in_process"].values()) + sum(report["over_socket"].values()) >= 1000
+    assert sum(report["in_process"].values()) + sum(report["over_socket"].values()) >= count
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_soak_goes_through_all_endpoints(folders: dict[str, Path]) -> None:
     peer("uvicorn")
     flags = ["--model", str(folders["mask"]), "--minutes", "0.3", "--rate", "1000", "--growth", "10"]

@@ -12,7 +12,7 @@ from litebert.model.attention import Dense, Layout, Packed
 from litebert.model.backends import attention_kernels
 from litebert.model.backends import layer_kernels as kernels
 from litebert.model.backends.fp8 import EIGHT
-from tests.model import plain_kernels
+from tests.model.backends import plain_kernels
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ROWS, COLUMNS, HEADS, CHANNELS = 66, 48, 3, 16

@@ -14,7 +14,7 @@ from torch import Tensor
 from litebert.model import Albert, AlbertConfig, Encoder
 from litebert.model.attention import Dense, Layout, Packed
 from litebert.model.backends import fused
-from tests.model import plain_kernels
+from tests.model.backends import plain_kernels
 
 CPU = torch.device("cpu")
 TOKENS = 31

@@ -65,6 +65,9 @@ def _arrays(product: Any) -> list[bytes]:
     return [*(_bytes(*one) for one in (*given, (product.sums, 4 * groups * columns))), sizes]
 
 
+pytestmark = pytest.mark.slow  # every run goes through an emulator
+
+
 @pytest.fixture(scope="module")
 def arm(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
     for tool, package in ((COMPILER, "g++-aarch64-linux-gnu"), (EMULATOR, "qemu-user")):
