@@ -21,7 +21,6 @@ from rich.console import Console
 from litebert.commands.pretrain import Config
 from litebert.measure.plots import running_mean
 from litebert.model import Encoder
-from litebert.train.device import ALONE, pick_device
 from litebert.trainers.pretraining import pretrain
 
 ALIKE = 0.005  # of the loss
@@ -41,7 +40,7 @@ def losses(options: argparse.Namespace, fuses: bool, precision: Any) -> list[flo
             precision=precision,
         )  # fmt: skip
         hooks: list[Any] = [lambda step: found.append(step.metrics["loss"])]
-        pretrain(config, Console(quiet=True), ALONE, pick_device("auto"), hooks)
+        pretrain(config, Console(quiet=True), hooks=hooks)
     return found
 
 

@@ -38,6 +38,7 @@ from sklearn.pipeline import make_pipeline
 import litebert
 from litebert.builtin import folder_of
 from litebert.data.tables import TableOptions
+from litebert.device import has_bfloat16, pick_device
 from litebert.fewshot import Adapted, tuned
 from litebert.fewshot.adapt import given_as
 from litebert.fewshot.contrastive import TunedTier
@@ -45,7 +46,6 @@ from litebert.fewshot.tuning import TIERS
 from litebert.measure.baselines import cut_for
 from litebert.measure.intervals import mean_difference, spread_of
 from litebert.tasks import Classify
-from litebert.train.device import has_bfloat16, pick_device
 
 INTENTS = ("BANKING77", "CLINC150")
 FEWCLUE = ("fewclue-tnews", "fewclue-eprstmt", "fewclue-csldcp", "fewclue-bustm", "fewclue-ocnli")

@@ -26,11 +26,11 @@ import litebert
 from litebert.commands import meta_train
 from litebert.data.episodes import EpisodeShape, classes_with_enough_rows, draw_episode
 from litebert.data.tables import TableOptions
+from litebert.device import pick_device
 from litebert.meta.settings import Algorithm
 from litebert.meta.tables import Table
 from litebert.run_folder import set_precision
 from litebert.studies.episodes.comparison import Outcome, compare, figures_of
-from litebert.train.device import pick_device
 from litebert.trainers.meta_training import meta_train as taught
 
 FROZEN = "frozen"

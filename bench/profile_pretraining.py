@@ -22,7 +22,6 @@ from rich.console import Console
 from torch.profiler import ProfilerActivity, profile
 
 from litebert.commands.pretrain import Config
-from litebert.train.device import ALONE
 from litebert.train.loop import Step
 from litebert.trainers.pretraining import pretrain
 
@@ -82,7 +81,7 @@ def main() -> None:
             batch_size=options.batch_size, length=options.length, depth_ramp="", validate_every=1 << 30, device="cuda",
             precision=options.precision,
         )  # fmt: skip
-        pretrain(config, Console(quiet=True), ALONE, torch.device("cuda"), [look])
+        pretrain(config, Console(quiet=True), device=torch.device("cuda"), hooks=[look])
     spent: Counter[str] = Counter()
     end = idle = 0.0
     for event in sorted(look.events, key=lambda event: event.time_range.start):

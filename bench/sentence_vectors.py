@@ -32,10 +32,10 @@ import litebert
 from litebert.builtin import DEFAULT
 from litebert.commands import finetune
 from litebert.data.shards import Shards
+from litebert.device import has_bfloat16, pick_device
 from litebert.inference import Model
 from litebert.tasks import Similarity
 from litebert.tasks.similarity_files import NLI
-from litebert.train.device import has_bfloat16, pick_device
 from similarity import pairs_of, sts, write
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "builtin"

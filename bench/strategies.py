@@ -31,7 +31,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "squash tanh, T 1e-3": {"squash": "tanh", "squash_temperature": 1e-3},
     "squash softplus, T 1e-3": {"squash": "softplus", "squash_temperature": 1e-3},
     "cold_factor 0.5": {"cold_factor": 0.5},
-    "step_temperature 0.5": {"step_temperature": 0.5},
     "hot_start 0.5": {"hot_start": 0.5},
     "average 0.999": {"average": 0.999},
     "no depth ramp": {"depth_ramp": ""},

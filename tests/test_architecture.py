@@ -25,7 +25,7 @@ UNTIL_MENDED: set[str] = {
     "compress > commands", "compress > trainers", "interop > commands", "interop > compress", "interop > fewshot",
     "interop > inference", "measure > commands", "measure > inference", "measure > train", "run_folder > fewshot",
     "run_folder > inference", "run_folder > loading", "run_folder > train", "search > fewshot", "search > inference",
-    "studies > commands", "trainers > commands", "fewshot > loading",
+    "studies > commands", "fewshot > loading",
 }  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def cycles(graph: dict[str, set[str]]) -> list[set[str]]:
 
 
 CYCLES_UNTIL_MENDED = {
-    "commands", "fewshot", "inference", "interop", "measure", "model", "search", "studies", "trainers",
+    "commands", "fewshot", "inference", "interop", "measure", "model", "search", "studies",
 }  # fmt: skip
 
 

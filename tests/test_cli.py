@@ -19,6 +19,7 @@ from litebert.cli import RECIPES, main, parse
 from litebert.commands import prepare, pretrain
 from litebert.errors import ConfigError
 from litebert.inference import Model
+from litebert.trainers.finetune_config import DecoderSettings, FinetuneConfig
 from tests.conftest import PROSE
 
 CONTRACT = [
@@ -328,3 +329,36 @@ def test_models_lists_the_presets_with_their_parameters(capsys: pytest.CaptureFi
     shown = capsys.readouterr().out
     assert all(name in shown for name in ("tiny", "small", "base", "large", "xlarge", "xxlarge"))
     assert "11,683,584" in shown  # ALBERT-base, as transformers counts it
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+REQUIRED = ("--task", "translate", "--train", "t.tsv", "--out", "out")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--decoder", "layers=2", "depths=0,3", "sharing=all"),
+        ("--decoder.layers", "2", "--decoder.depths", "0", "3", "--decoder.sharing", "all"),
+        ("--decoder-layers", "2", "--decoder-depths", "0", "3", "--decoder-sharing", "all"),
+    ],
+    ids=["a table", "dotted", "as before 0.2"],
+)
+def test_settings_of_the_decoder_are_one_table(flags: tuple[str, ...]) -> None:
+    config = parse(FinetuneConfig, "finetune", [*REQUIRED, *flags])
+    assert config.decoder == DecoderSettings(layers=2, depths=(0, 3), sharing="all")
+
+
+def test_a_table_in_a_file_is_read_and_flags_count_over_it(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("epochs = 3\n[decoder]\nlayers = 2\ndepths = [0, 3]\n")
+    config = parse(FinetuneConfig, "finetune", ["--config", str(file), *REQUIRED, "--decoder", "layers=6"])
+    assert (config.epochs, config.decoder) == (3, DecoderSettings(layers=6, depths=(0, 3)))
+
+
+def test_a_wrong_entry_of_a_table_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"decoder: 'layer' is not one of its settings \(did you mean 'layers'\?\)"):
+        parse(FinetuneConfig, "finetune", [*REQUIRED, "--decoder", "layer=2"])
+    with pytest.raises(ConfigError, match="write it as KEY=VALUE, such as --decoder layers=2"):
+        parse(FinetuneConfig, "finetune", [*REQUIRED, "--decoder", "small"])

@@ -27,13 +27,13 @@ from scipy.stats import spearmanr
 import litebert
 from litebert.data.batches import Batch, Example, collate
 from litebert.data.shards import DOCUMENT_START, SENTENCE_START, Shards
+from litebert.device import has_bfloat16, pick_device
 from litebert.fewshot.feature_sets import frequency_of
 from litebert.inference import Model
 from litebert.model.sentence_head import SentenceMap, weighted_mean, whitened
 from litebert.tasks import Regress
 from litebert.tasks.base import hidden_of
 from litebert.tasks.text import TextInput
-from litebert.train.device import has_bfloat16, pick_device
 
 SHORTEST, LONGEST = 8, 60  # tokens of a sentence that is looked at
 HIDDEN = 0.15  # of its tokens

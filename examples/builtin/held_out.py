@@ -23,8 +23,8 @@ import litebert
 from litebert.data.masking import Masking
 from litebert.data.pretraining import PretrainingData, TrainingStage
 from litebert.data.shards import DOCUMENT_START, SENTENCE_START, Shards
+from litebert.device import has_bfloat16, pick_device
 from litebert.tasks.pretraining import PretrainingObjective
-from litebert.train.device import has_bfloat16, pick_device
 
 TOKENS = 8192  # at once
 LINE = 100  # tokens

@@ -29,13 +29,13 @@ from torch import Tensor
 import litebert
 from litebert.builtin import DEFAULT
 from litebert.data.shards import DOCUMENT_START, SENTENCE_START, Shards
+from litebert.device import has_bfloat16, pick_device
 from litebert.inference import Model
 from litebert.model import Albert
 from litebert.model.sentence_head import SentenceHead, SentenceMap, unit
 from litebert.tasks import Similarity
 from litebert.tasks.similarity_files import SimilarInput
 from litebert.tokenizer import Tokenizer
-from litebert.train.device import has_bfloat16, pick_device
 from litebert.train.optimizers import adamw
 
 WARMUP = 0.1

@@ -84,7 +84,7 @@ def parse(config: type[Any], name: str, flags: Sequence[str], description: str =
     """Defaults, then the TOML file of `--config`, then the flags."""
     import tyro
 
-    flags = _with_toml(config, _named(config, list(flags)))
+    flags = _with_toml(config, _with_tables(config, _named(config, list(flags))))
     description = f"{description.strip()}\n\n--config FILE takes settings from a TOML file; flags count over it."
     complaint = io.StringIO()
     try:
@@ -122,6 +122,7 @@ def _with_toml(config: type[Any], flags: list[str]) -> list[str]:
     path = Path(flags[at + 1])
     flags = flags[:at] + flags[at + 2 :]
     known = {field.name for field in dataclasses.fields(config)}
+    tables = _tables(config)
     given: list[str] = []
     for key, value in read_toml(path).items():
         field = key.replace("-", "_")
@@ -130,12 +131,48 @@ def _with_toml(config: type[Any], flags: list[str]) -> list[str]:
                 f"{path}: {key!r} is not a setting of this command{_did_you_mean(field, sorted(known))}; "
                 f"it has {', '.join(sorted(known))}"
             )
+        if isinstance(value, dict) and field in tables:
+            for entry, content in value.items():
+                given += _as_flag(_table_flag(field, tables[field], entry), content)
+            continue
         if isinstance(value, dict):
             raise ConfigError(
                 f"{path}: [{key}] is a table; write settings as lines of their own, such as: steps = 1000"
             )
         given += _as_flag(field.replace("_", "-"), value)
     return given + flags  # of a flag given twice the later one counts
+
+
+def _tables(config: type[Any]) -> dict[str, type[Any]]:
+    """Settings that are dataclasses of their own, such as `decoder`: a table in TOML, key=value as a flag."""
+    kinds: dict[str, Any] = {field.name: field.default_factory for field in dataclasses.fields(config)}
+    return {name: kind for name, kind in kinds.items() if dataclasses.is_dataclass(kind) and isinstance(kind, type)}
+
+
+def _table_flag(name: str, table: type[Any], key: str) -> str:
+    known = [field.name for field in dataclasses.fields(table)]
+    if key.replace("-", "_") not in known:
+        raise ConfigError(
+            f"{name}: {key!r} is not one of its settings{_did_you_mean(key, known)}; it has {', '.join(known)}"
+        )
+    return f"{name}.{key.replace('_', '-')}"
+
+
+def _with_tables(config: type[Any], flags: list[str]) -> list[str]:
+    """`--decoder layers=2 heads=8` and the former `--decoder-layers 2` as the flags `--decoder.layers 2 ...`."""
+    for name, table in _tables(config).items():
+        flags = [re.sub(rf"^--{name}[-_](?=\w)", f"--{name}.", flag) for flag in flags]
+        while f"--{name}" in flags:
+            at = flags.index(f"--{name}")
+            end = next((n for n in range(at + 1, len(flags)) if flags[n].startswith("-")), len(flags))
+            expanded: list[str] = []
+            for pair in flags[at + 1 : end]:
+                key, equals, value = pair.partition("=")
+                if not equals:
+                    raise ConfigError(f"--{name} {pair}: write it as KEY=VALUE, such as --{name} layers=2")
+                expanded += [f"--{_table_flag(name, table, key)}", *value.split(",")]
+            flags = flags[:at] + expanded + flags[end:]
+    return flags
 
 
 def _as_flag(name: str, value: Any) -> list[str]:

@@ -26,20 +26,10 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-def load_to_teach(name: str) -> Model:
-    """A model that is going to learn."""
-    from litebert.loading import load
-
-    model = load(name)
-    if model.int8 is not None:
-        raise ConfigError(f"{name} is in eight bits, which do not learn; give the model that it was quantized from")
-    return model
-
-
 def set_answering(model: Model, precision: str, passes: int | None = None, speed: float = 1.0) -> None:
     """How it answers from now on."""
+    from litebert.device import uses_bf16_for_inference
     from litebert.fewshot import Adapted
-    from litebert.train.device import answers_in_bf16
 
     if passes is not None:
         if isinstance(model, Adapted):
@@ -50,7 +40,7 @@ def set_answering(model: Model, precision: str, passes: int | None = None, speed
         model.passes = passes
     if speed != 1:
         model.set_speed(speed)
-    model.bf16 = answers_in_bf16(precision, model.device)
+    model.bf16 = uses_bf16_for_inference(precision, model.device)
     model.encoder.eval().use_eight(precision == "fp8")
 
 

@@ -14,7 +14,7 @@ import torch
 from filelock import FileLock
 
 from litebert.cli import main
-from litebert.train.device import has_bfloat16
+from litebert.device import has_bfloat16
 from tests.conftest import PROSE
 
 WORDS = {

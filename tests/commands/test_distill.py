@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from litebert.commands.distill import SPEEDS
 from litebert.files import file_sha256, read_json
 from litebert.loading import load
+from litebert.trainers.distill_config import SPEEDS
 from tests.commands.conftest import UNUSUAL, Flow, litebert, make_examples, write_csv
 
 QUICK = ("--epochs", 2, "--device", "cpu", "--passes", 1)

@@ -231,7 +231,7 @@ STRATEGIES: list[tuple[object, ...]] = [
     ("--layer-decay-rate", 0.5), ("--depth-factors", 1, 0, 1), ("--scale-embedding", 0.1), ("--unfreeze-steps", 4),
     ("--weight-decay", 0.5), ("--cold-factor", 1),
     ("--bounds", "project", "--bound-max", 0.02), ("--squash", "tanh", "--squash-temperature", 1e-4),
-    ("--step-temperature", 0.5), ("--r-drop", 1), ("--adversarial", "freelb"), ("--adversarial", "smart"),
+    ("--r-drop", 1), ("--adversarial", "freelb"), ("--adversarial", "smart"),
     ("--lora", 2), ("--mixout", 0.5), ("--head", "mlp"), ("--head", "cnn"), ("--head", "lstm"), ("--class-weights",),
     ("--label-smoothing", 0.2), ("--dropout", 0.3), ("--precision", UNUSUAL),
 ]  # fmt: skip

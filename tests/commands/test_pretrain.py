@@ -74,7 +74,7 @@ CHANGES: list[dict[str, Any]] = [
     {"layer_decay_rate": 0.5}, {"scale_embedding": 0.1},
     {"depth_factors": (0.1, 1.0, 1.0, 1.0)}, {"layer_weight_decay": 0.1, "weight_decay": 0.5}, {"unfreeze_steps": 8},
     {"bounds": "project", "bound_max": 0.02}, {"squash": "tanh", "squash_temperature": 1e-4},
-    {"squash": "softplus", "squash_temperature": 1e-4}, {"cold_factor": 1.0}, {"step_temperature": 0.1},
+    {"squash": "softplus", "squash_temperature": 1e-4}, {"cold_factor": 1.0},
 ]  # fmt: skip
 
 

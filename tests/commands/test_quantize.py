@@ -40,7 +40,7 @@ def test_a_classifier_becomes_smaller_and_its_score_is_told(
     assert "export the model that it was quantized from" in capsys.readouterr().err
     taught = ("--model", out, "--train", tmp_path / "some.csv", "--out", tmp_path / "taught")
     assert litebert("finetune", *taught) == 2
-    assert "in eight bits, which do not learn" in capsys.readouterr().err
+    assert "is quantized to int8 and cannot be trained" in capsys.readouterr().err
 
 
 def test_half_the_bits_are_read_by_everybody(flow: Flow, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -189,7 +189,7 @@ def test_every_setting_of_the_decoder_reaches_the_model(
     usual = weights("usual")
     assert set(searched) == {1}
     for name, given, rate in (
-        ("dropout", ("--decoder-dropout", 0.5), None),
+        ("dropout", ("--decoder", "dropout=0.5"), None),
         ("smoothing", ("--label-smoothing", 0.4), None),
         ("rate", (), 1.0),
     ):

@@ -16,12 +16,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import litebert
+from litebert.device import has_bfloat16
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.fewshot import Adapted
 from litebert.fewshot.adapt import adapt, solved
 from litebert.fewshot.support_set import Tuning
 from litebert.inference import Model
-from litebert.train.device import has_bfloat16
 
 FEW = {
     "delivery": [

@@ -25,7 +25,7 @@ from litebert.serve.service import Service
 from litebert.tasks import Answer, Choose, Classify, Mask, Multilabel, Regress, Tag, Task, Translate
 from litebert.tasks.translate import TranslateInput
 from litebert.tokenizer import Tokenizer
-from litebert.trainers.decoder_settings import Translating
+from litebert.trainers.finetune_config import DecoderSettings, FinetuneConfig
 from tests.conftest import peer
 
 TEXTS = ["The lighthouse keeper wrote down the weather.", "Rain fell on the tin roof.", "The baker opened at five."]
@@ -87,7 +87,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> d
     torch.manual_seed(0)
     place, base = tmp_path_factory.mktemp("models"), Albert(config, pretraining_heads(config))
     found = {}
-    writes = Translate.learn_from(TRANSLATED, **vars(Translating(target_vocab_size=64, decoder_hidden_size=16)))
+    settings = FinetuneConfig(
+        task="translate", train=place, out=place, target_vocab_size=64, decoder=DecoderSettings(hidden_size=16)
+    )
+    writes = Translate.learn_from(TRANSLATED, **settings.task_options())
     writes, _ = writes.to_save(writes.head(config))
     for name, task in (TASKS | {"translate": writes}).items():
         heads = pretraining_heads(config) if name == "mask" else {task.head_name: task.head(config)}

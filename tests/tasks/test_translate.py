@@ -18,10 +18,10 @@ from litebert.model import Albert
 from litebert.model.beam_search import Search
 from litebert.tasks.translate import Translate, TranslateInput, TranslateOutput
 from litebert.tokenizer import Tokenizer, train_unigram
-from litebert.trainers.decoder_settings import Translating
+from litebert.trainers.finetune_config import FinetuneConfig
 from tests.conftest import PROSE, peer
 
-SMALL: dict[str, Any] = vars(Translating()) | {
+SMALL: dict[str, Any] = FinetuneConfig(task="translate", train=Path(), out=Path()).task_options() | {
     "decoder_hidden_size": 16, "decoder_intermediate_size": 32, "decoder_layers": 2, "target_vocab_size": 120,
 }  # fmt: skip
 RECORDS = [TranslateInput(text, text.upper()) for text in PROSE[:10]]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from litebert.errors import ConfigError
-from litebert.train.loop import Step, train
+from litebert.train.loop import Step, reseed, train
 
 
 class Slope(nn.Module):
@@ -299,3 +299,12 @@ def test_frozen_parameters_stay() -> None:
     loss = lambda batch: {"loss": model(batch).sum()}  # noqa: E731
     train(model, loss, lambda step: [torch.ones(1, 1)], sgd(model), lambda step: 0.1, steps=2)
     assert model.bias.item() == before
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**62])
+def test_reseeding_gives_the_draws_that_torch_gives(seed: int) -> None:
+    torch.manual_seed(seed)
+    expected = torch.rand(5)
+    torch.rand(3)
+    reseed(seed)
+    assert torch.equal(torch.rand(5), expected)

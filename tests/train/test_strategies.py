@@ -135,7 +135,6 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"squash": "tanh", "squash_temperature": 1e-3}, "attention"),
     ({"squash": "softplus", "squash_temperature": 1e-3}, "attention"),
     ({"cold_factor": 2.0}, "attention"),
-    ({"step_temperature": 0.5}, "attention"),
 ]
 
 

@@ -41,10 +41,10 @@ def test_softplus_keeps_the_digits_of_small_entries() -> None:
     assert weight.grad.item() == pytest.approx(0.5e-9, rel=1e-6)
 
 
-def test_the_cold_factor_and_the_temperature_shorten_the_rate_and_leave_the_gradient() -> None:
+def test_the_cold_factor_shortens_the_rate_and_leave_the_gradient() -> None:
     weight = nn.Parameter(torch.zeros(2))
     weight.grad = torch.tensor([3.0, 4.0])
-    assert attenuate(Strategies(cold_factor=0.2, step_temperature=0.5), [weight], 5.0) == 0.25
+    assert attenuate(Strategies(cold_factor=0.2), [weight], 5.0) == 0.5
     assert weight.grad.tolist() == [3.0, 4.0]
 
 
@@ -68,7 +68,7 @@ def test_adam_would_cancel_a_factor_of_the_gradient_but_not_the_cold_factor() ->
         ({"layer_decay_rate": 1.1}, "layer_decay_rate=1.1 must be above 0 and at most 1; try 0.9"),
         ({"layer_weight_decay": -1.0}, "layer_weight_decay=-1.0 must be above 0; leave it out"),
         ({"squash_temperature": 0.0}, "squash_temperature=0.0 must be above 0; leave it out"),
-        ({"step_temperature": math.inf}, "step_temperature=inf must be above 0"),
+        ({"squash_temperature": math.inf}, "squash_temperature=inf must be above 0"),
         ({"bound_max": 0.0}, "bound_max=0.0 must be above 0; leave it out"),
         ({"scale_embedding": -0.1}, "scale_embedding=-0.1 must be 0 or more"),
         ({"cold_factor": math.nan}, "cold_factor=nan must be 0 or more"),

@@ -66,10 +66,10 @@ def run(config: Config) -> None:
 
     from litebert.console import progress_bar
     from litebert.data.tables import TableOptions
+    from litebert.device import has_bfloat16, pick_device
     from litebert.fewshot import Adapted
     from litebert.loading import load
     from litebert.tasks import TASKS, Tag
-    from litebert.train.device import has_bfloat16, pick_device
 
     refuse_overwrite(config.out / "config.json", "a model")
     is_tag = config.task == Tag.name

@@ -120,11 +120,11 @@ def run(config: Config) -> None:
     import torch
     from rich.console import Console
 
+    from litebert.device import pick_device
     from litebert.measure.timing import copy_rate, matmul_rate
     from litebert.studies.benchmark import inference as _bench_inference
     from litebert.studies.benchmark import training as _bench_training
     from litebert.studies.benchmark.harness import Arena
-    from litebert.train.device import pick_device
 
     if config.out is not None:
         refuse_overwrite(config.out / "bench.json", "a benchmark")

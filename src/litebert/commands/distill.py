@@ -22,104 +22,20 @@ and one layer, at first the mean of the BERT's, for all passes, which then learn
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
-from litebert.checks import check_counts_and_seed
 from litebert.compress.evaluation import TIMED_TOKENS
 from litebert.console import make_console
-from litebert.errors import ConfigError
 from litebert.run_folder import INTERRUPTED, is_finished
+from litebert.trainers.distill_config import SPEEDS
+from litebert.trainers.distill_config import DistillConfig as Config
 
-SPEEDS = (1.5, 2, 3)
+if TYPE_CHECKING:
+    from litebert.trainers.distillation import Result
 
-
-@dataclass(frozen=True, kw_only=True)
-class Config:
-    teacher: str | None = None
-    """Folder of the model to learn from, or the name of one; or of an encoder that transformers saved."""
-    from_bert: Path | None = None
-    """Folder of a BERT, RoBERTa or DistilBERT, which becomes an ALBERT."""
-    data: Path
-    """Texts to learn on: a table as for the teacher's task, or plain text, one text per line."""
-    out: Path
-    """Folder for the student, its checkpoints and its log."""
-    student: str | None = None
-    """Folder of the model to begin with, best of the teacher's vocabulary; by default the teacher itself."""
-    passes: int | None = None
-    """Of the student; by default half of the teacher's, or as many as --student has; all of them with --elastic, and
-    with --from-bert as many as there are layers."""
-    embedding_size: int | None = None
-    """Of what was a BERT; by default 128, or as many as its states have if they are fewer."""
-    elastic: bool = False
-    """One student for several depths: it answers after each quarter of its passes."""
-    valid: Path | None = None
-    """Texts to choose the best epoch by, and when easy texts may stop; by default a tenth of --data, split off by
-    seed. Best such as will be asked."""
-    test: Path | None = None
-    """Labelled examples on which teacher and student are measured, once."""
-    columns: tuple[str, ...] = ()
-    """What stands where, if not under its usual name: text=sentence label=class, or text=1 label=2."""
-    epochs: int | None = None
-    """Times to go through the texts; by default 3 to 20, more for fewer texts."""
-    batch_size: int = 32
-    """Texts per step."""
-    learning_rate: float | None = None
-    """The highest rate; by default 1e-4 for a hidden size of 768, more for smaller students in proportion, and five
-    times that with --from-bert."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """auto: bf16 on a GPU and on a CPU with instructions for it, fp32 elsewhere."""
-    save_every: str = "1epoch"
-    """Between checkpoints: steps ("500"), minutes ("10min") or epochs ("1epoch")."""
-    seed: int = 0
-    """Decides the order of the texts, and which tenth of them the best epoch is chosen by."""
-    resume: bool = False
-    """Go on from the last checkpoint in --out."""
-    json: bool = False
-    """Print JSON instead of a table."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train."""
-
-    def __post_init__(self) -> None:
-        if (self.teacher is None) == (self.from_bert is None):
-            raise ConfigError("give one of --teacher, a model to learn from, and --from-bert, a BERT to make smaller")
-        if self.from_bert is None and self.embedding_size is not None:
-            raise ConfigError(
-                f"embedding_size={self.embedding_size} is for --from-bert; others keep theirs: leave it out"
-            )
-        if self.from_bert is not None and self.student is not None:
-            raise ConfigError("--from-bert makes its own student; leave --student out, or give the BERT as --teacher")
-        given = [name for name in ("epochs", "passes") if getattr(self, name) is not None]
-        check_counts_and_seed(self, "batch_size", *given)
-        if self.learning_rate is not None and not 0 < self.learning_rate < 1:
-            raise ConfigError(f"learning_rate={self.learning_rate} must lie between 0 and 1; 1e-4 is usual")
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a student came to. In lists the teacher's comes first, then the student's after each of its depths."""
-
-    passes: list[int]
-    milliseconds: list[float]
-    """For one text of 64 tokens, the encoder alone, on this CPU."""
-    parameters: tuple[int, int]
-    distance: tuple[float, float]
-    """From the teacher on the texts that were held out, before the first step and after the best epoch; the mean over
-    all depths."""
-    epoch: int
-    """The best."""
-    seconds: float
-    metric: str = ""
-    scores: list[float] | None = None
-    exits: list[tuple[float, float, float]] = field(default_factory=list)
-    """Of an elastic classifier: how sure, the mean number of passes, and the share of texts that get the answer that
-    all passes give, on the texts that were held out."""
-    score_before: float | None = None
-    """Of what was a BERT, before the first step."""
-    early: list[tuple[float, float]] = field(default_factory=list)
-    """Where easy texts stop early on the test, at some speeds: the mean number of passes, and the score."""
+__all__ = ["Config", "run"]
 
 
 def run(config: Config) -> int:

@@ -57,10 +57,10 @@ def run(config: Config) -> None:
 
     from litebert.console import progress_bar
     from litebert.data.texts import read_texts
+    from litebert.device import pick_device
     from litebert.files import atomic_path
     from litebert.loading import load
     from litebert.search.knn import packed, shortened
-    from litebert.train.device import pick_device
 
     model = load(config.model).to(pick_device(config.device))
     set_answering(model, config.precision)

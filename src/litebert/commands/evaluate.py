@@ -190,11 +190,11 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
     from litebert.console import progress_bar
     from litebert.data.corpus import read_lines
     from litebert.data.tables import TABLE_SUFFIXES, TableOptions, format_suffix
+    from litebert.device import pick_device
     from litebert.loading import load
     from litebert.measure.calibration import calibration_error
     from litebert.tasks import Mask, Similarity, TrainableTask
     from litebert.tasks.mask import hide
-    from litebert.train.device import pick_device
 
     model = (model or load(model_name)).to(pick_device(config.device))
     set_answering(model, config.precision, config.passes, config.speed)

@@ -71,8 +71,8 @@ class Config:
 
 def run(config: Config) -> None:
     from litebert.data.tables import TableOptions
+    from litebert.device import pick_device
     from litebert.loading import load
-    from litebert.train.device import pick_device
 
     if "-" not in (config.input, config.output) and Path(config.input).resolve() == Path(config.output).resolve():
         raise ConfigError(f"output={config.output} is the input, which the answers would replace; name another file")

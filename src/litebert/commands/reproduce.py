@@ -98,8 +98,8 @@ def run(config: Config) -> int:
     refuse_other_run(config.out, "reproduce")
     finished = True
     if not config.redraw:
+        from litebert.device import pick_device
         from litebert.studies.reproduce.runner import processes, work
-        from litebert.train.device import pick_device
 
         with processes(pick_device(config.device)) as process:
             console.quiet = process.rank > 0

@@ -106,9 +106,9 @@ def _existing(config: Config) -> Index | None:
 
 
 def _opened(config: Config, old: Index | None) -> tuple[Index, Model]:
+    from litebert.device import pick_device
     from litebert.loading import load
     from litebert.search.index import Index
-    from litebert.train.device import pick_device
 
     name = config.model or (SENTENCES if old is None else old.settings.model)
     model = load(name).to(pick_device(config.device))

@@ -20,8 +20,9 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from litebert.device import pick_device
 from litebert.errors import ConfigError
-from litebert.train.device import ALONE, Ranks, pick_device
+from litebert.train.ranks import SINGLE_PROCESS, Ranks
 from litebert.train.settings import Parallel
 
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -32,7 +33,7 @@ def started_ranks(device: Literal["auto", "cpu", "cuda"]) -> Iterator[tuple[Rank
     """This process among those that torchrun started, and its device; alone without torchrun."""
     place = pick_device(device)
     if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) < 2:
-        yield ALONE, place
+        yield SINGLE_PROCESS, place
         return
     if place.type == "cuda":
         local = int(os.environ.get("LOCAL_RANK", "0"))
@@ -52,15 +53,15 @@ def started_ranks(device: Literal["auto", "cpu", "cuda"]) -> Iterator[tuple[Rank
 
 def distribute(module: nn.Module, ranks: Ranks, parallel: Parallel, unused: bool) -> tuple[nn.Module, Ranks]:
     """The module as every rank must call it. `unused` says that a step may leave parameters without a gradient."""
-    if ranks.world == 1:
+    if ranks.world_size == 1:
         return module, ranks
     if parallel == "fsdp":
         # One group for the whole model: its layer runs many times per forward and is small beside what it computes,
         # so it is gathered once, and the optimizer's state, the larger part, is what is spread out.
         fully_shard(module)
-        return module, Ranks(ranks.rank, ranks.world, lambda: _unsynchronised(module))
+        return module, Ranks(ranks.rank, ranks.world_size, lambda: _unsynchronised(module))
     wrapped = DistributedDataParallel(module, find_unused_parameters=unused)
-    return wrapped, Ranks(ranks.rank, ranks.world, wrapped.no_sync)
+    return wrapped, Ranks(ranks.rank, ranks.world_size, wrapped.no_sync)
 
 
 @contextmanager

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from litebert.errors import ConfigError
-from litebert.train.device import ALONE, Ranks, reseed, stop_on_signal
 from litebert.train.guard import Guard
 from litebert.train.optimizers import Schedule
+from litebert.train.ranks import SINGLE_PROCESS, Ranks
+from litebert.train.signals import stop_on_signal
 
 AnyBatch = TypeVar("AnyBatch")
 Loss = Callable[[AnyBatch], Mapping[str, Tensor]]
@@ -56,7 +57,7 @@ def train(
     on_full_memory: Callable[[], bool] = lambda: False,
     attenuate: Callable[[float], float] | None = None,
     meanwhile: Callable[[int], None] = lambda step: None,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE_PROCESS,
 ) -> bool:
     """Run steps `start` to `steps`; True when all were run, False when a stop was asked for on the way.
 
@@ -87,10 +88,10 @@ def train(
                         raise
                     continue
                 norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
-                figures = _ask(measured, norm, stop.asked, ranks)
+                figures = _ask(measured, norm, stop.requested, ranks)
                 # Here the host would wait for the device; it looks after the update, unless that needs the norm or
                 # a rank may be lost, which is heard of here.
-                if ranks.world > 1:
+                if ranks.world_size > 1:
                     figures()
                 factor = 1.0 if attenuate is None else attenuate(figures()[0]["gradient_norm"])
                 for group in optimizer.param_groups:
@@ -107,7 +108,7 @@ def train(
                     step = back
                     continue
             else:
-                asked = ranks.any(stop.asked)
+                asked = ranks.any(stop.requested)
             step += 1
             guard.done = step
             report = Step(step, steps, metrics, learning_rate, time.perf_counter() - began, step == steps or asked)
@@ -116,6 +117,13 @@ def train(
             if asked and step < steps:
                 return False
     return True
+
+
+def reseed(seed: int) -> None:
+    """`torch.manual_seed` of the devices in use; seeding all devices takes a millisecond."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
 
 
 def seed_of(seed: int, step: int, rank: int = 0) -> int:
@@ -129,13 +137,13 @@ def _accumulate(
     """Add up the gradients and the figures of the micro-batches; ranks exchange gradients at the last one."""
     total: dict[str, Tensor] = {}
     for number, piece in enumerate(pieces, start=1):
-        waiting: AbstractContextManager[object] = nullcontext() if number == len(pieces) else ranks.not_yet()
+        waiting: AbstractContextManager[object] = nullcontext() if number == len(pieces) else ranks.no_sync()
         with waiting:
             measured = loss(piece)
             if "loss" not in measured:
                 raise ConfigError('the loss function must return a figure called "loss"')
             if measured["loss"].requires_grad:
-                (measured["loss"] * ranks.world).backward()  # which takes the mean over ranks; ours is a sum
+                (measured["loss"] * ranks.world_size).backward()  # which takes the mean over ranks; ours is a sum
             elif all(parameter.grad is None for parameter in parameters):
                 raise ConfigError('"loss" depends on no parameter that learns, and its function left no gradients')
         for name, value in measured.items():
@@ -152,7 +160,7 @@ def _ask(
     """
     norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
     flag = torch.full_like(norm, float(asked), dtype=torch.float32)
-    figures = ranks.total(torch.stack([*(value.float() for value in measured.values()), flag]))
+    figures = ranks.sum(torch.stack([*(value.float() for value in measured.values()), flag]))
     on_host = torch.cat([figures, norm.float().reshape(1)]).to("cpu", non_blocking=True)
     there = torch.cuda.Event() if norm.is_cuda else None
     if there is not None:

@@ -1,9 +1,9 @@
-"""What the command line must know before torch is imported."""
+"""Settings of training that the command line needs before torch is imported."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from litebert.errors import ConfigError
@@ -18,35 +18,34 @@ Precision = Literal["auto", "fp32", "bf16", "bf16-pure", "fp8"]
 
 @dataclass(frozen=True)
 class Strategies:
-    """Each is off by default. Hot start, a warm-up from above zero, is a setting of the schedule."""
+    """Each is off by default. A hot start (a warm-up that begins above zero) is a setting of the schedule."""
 
     layer_decay_rate: float = 1.0
-    """λ: pass d learns λ^(L−1−d) times as fast as the last one, the embeddings λ^L times."""
+    """Layer-wise learning-rate decay λ: the rate of pass d is λ^(L−1−d) times that of the last pass, of the embeddings
+    λ^L."""
     depth_factors: tuple[float, ...] = ()
-    """Further factors, one for each pass, first to last, for shapes that are no powers of one number."""
+    """Further learning-rate factors, one per pass, first to last."""
     scale_embedding: float = 1.0
-    """Multiplies the learning rate of the embedding tables."""
+    """Factor of the learning rate of the embedding tables."""
     layer_weight_decay: float = 1.0
-    """Each pass is decayed so many times as much as the one after it; a shared weight by the mean of its passes."""
+    """Each pass has this factor times the weight decay of the next one; a shared weight has the mean of its passes."""
     unfreeze_steps: int = 0
-    """Passes begin to learn one after the other, from the last to the first, over this many steps; 0 = at once."""
+    """Gradual unfreezing of the passes, from the last to the first, over this many steps; 0 = off."""
     bounds: Bounds = "none"
-    """Bound every matrix of layer l by half of max / 2^l, as each pass sees it or, with project, as it is stored."""
+    """Clamp weights after every step: those of layer l to ± max / 2^(l+1)."""
     bound_max: float | None = None
-    """That max; by default 2^L times the standard deviation of the start, which bounds the last layer by one of it."""
+    """That max; by default 2^L times the initial standard deviation, which is then the bound of the last layer."""
     squash: Squash = "none"
-    """Bend every entry of the gradient towards zero before the optimizer sees it."""
+    """Attenuate large gradient entries before the optimizer step."""
     squash_temperature: float = 1.0
-    """T in T · squash(g / T): tanh stops entries at T, softplus takes T ln 2 from those far above it."""
+    """T in T · squash(g / T): tanh saturates entries at T, softplus subtracts T ln 2 from entries far above it."""
     cold_factor: float = 0.0
-    """c: a step is 1 / (1 + c · ‖g‖) as long, ‖g‖ being the norm of the gradient before clipping."""
-    step_temperature: float = 1.0
-    """Multiplies every step, last of all."""
+    """c: the step is scaled by 1 / (1 + c · ‖g‖), where ‖g‖ is the gradient norm before clipping."""
 
     def __post_init__(self) -> None:
         if not 0 < self.layer_decay_rate <= 1:
             raise ConfigError(f"layer_decay_rate={self.layer_decay_rate} must be above 0 and at most 1; try 0.9")
-        for name in ("layer_weight_decay", "squash_temperature", "step_temperature", "bound_max"):
+        for name in ("layer_weight_decay", "squash_temperature", "bound_max"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"{name}={value} must be above 0; leave it out for the default")
@@ -59,3 +58,6 @@ class Strategies:
         for name, kind in (("bounds", Bounds), ("squash", Squash)):
             if getattr(self, name) not in get_args(kind):
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be one of {', '.join(get_args(kind))}")
+
+
+STRATEGY_NAMES = tuple(field.name for field in fields(Strategies))

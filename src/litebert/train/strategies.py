@@ -94,19 +94,19 @@ def weight_at(
 def attenuate(strategies: Strategies, parameters: Iterable[nn.Parameter], norm: float) -> float:
     """After clipping: bend the gradients, and return the factor of the rate. `norm` is that before clipping.
 
-    Adam, LAMB and Muon cancel whatever multiplies a whole gradient, so the cold factor and the temperature multiply
-    the rate; squashing changes the proportions within a gradient and is done there.
+    Adam, LAMB and Muon cancel whatever multiplies a whole gradient, so the cold factor multiplies the rate; squashing
+    changes the proportions within a gradient and is done there.
     """
     if strategies.squash != "none":
         for parameter in parameters:
             if parameter.grad is not None:
                 _squash(parameter.grad, strategies)
-    return strategies.step_temperature / (1 + strategies.cold_factor * norm)
+    return 1 / (1 + strategies.cold_factor * norm)
 
 
 def attenuation(strategies: Strategies, parameters: Iterable[nn.Parameter]) -> Callable[[float], float] | None:
     """`attenuate` as a function of the norm, for the loop; None where it would change nothing."""
-    idle = strategies.squash == "none" and strategies.cold_factor == 0 and strategies.step_temperature == 1
+    idle = strategies.squash == "none" and strategies.cold_factor == 0
     return None if idle else partial(attenuate, strategies, list(parameters))
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,6 @@ import torch
 from rich.console import Console
 
 from litebert.builtin import folder_of
-from litebert.commands.distill import SPEEDS, Result
 from litebert.compress.evaluation import check_test, examples_of, milliseconds, scores_of
 from litebert.compress.from_bert import albert_of
 from litebert.compress.students import (
@@ -27,31 +26,32 @@ from litebert.compress.students import (
     with_hidden_words,
 )
 from litebert.compress.teachers import Foreign, bert_of, other_teacher
+from litebert.console import make_console
 from litebert.data.batches import Batch, Example, batches_by_length, collate, epoch_batches, steps_per_epoch
+from litebert.device import pick_device, training_precision
 from litebert.errors import ConfigError, DataError
 from litebert.files import file_sha256, write_json
 from litebert.inference import Model
 from litebert.inference.early_exit import can_exit, measured_exits, quarters
 from litebert.loading import load
-from litebert.run_folder import load_to_teach, write_run
+from litebert.run_folder import write_run
 from litebert.tasks import Similarity, TrainableTask
 from litebert.tasks.answer import Answer
 from litebert.tasks.tag import Tag
 from litebert.train.checkpointing import Checkpoints
-from litebert.train.device import has_bfloat16, pick_device
 from litebert.train.guard import Guard
 from litebert.train.log import RunLog
 from litebert.train.loop import Step, train
 from litebert.train.optimizers import adamw, warmup_linear
 from litebert.train.save_schedule import SaveEvery
-from litebert.trainers.finetuning_plan import usual_rate
+from litebert.trainers.distill_config import SPEEDS, DistillConfig
+from litebert.trainers.initial_model import default_learning_rate, load_trainable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
 
-    from litebert.commands.distill import Config
 
 WEIGHT_DECAY = 0.01
 HELD_OUT = 10  # every tenth
@@ -62,8 +62,34 @@ FROM_BERT_RATE = 5  # times the usual, for weights that are far from what they s
 UNDECISIVE = {"out", "resume", "device", "save_every", "json", "test"}
 
 
-def distill(config: Config, console: Console) -> Result | None:
+@dataclass(frozen=True)
+class Result:
+    """What a student came to. In lists the teacher's comes first, then the student's after each of its depths."""
+
+    passes: list[int]
+    milliseconds: list[float]
+    """For one text of 64 tokens, the encoder alone, on this CPU."""
+    parameters: tuple[int, int]
+    distance: tuple[float, float]
+    """From the teacher on the texts that were held out, before the first step and after the best epoch; the mean over
+    all depths."""
+    epoch: int
+    """The best."""
+    seconds: float
+    metric: str = ""
+    scores: list[float] | None = None
+    exits: list[tuple[float, float, float]] = field(default_factory=list)
+    """Of an elastic classifier: how sure, the mean number of passes, and the share of texts that get the answer that
+    all passes give, on the texts that were held out."""
+    score_before: float | None = None
+    """Of what was a BERT, before the first step."""
+    early: list[tuple[float, float]] = field(default_factory=list)
+    """Where easy texts stop early on the test, at some speeds: the mean number of passes, and the score."""
+
+
+def distill(config: DistillConfig, console: Console | None = None) -> Result | None:
     """Teach and save a student; None when a stop was asked for before the end."""
+    console = console or make_console()
     began = time.perf_counter()
     run = Run(config, console)
     if not run():
@@ -99,7 +125,7 @@ def distill(config: Config, console: Console) -> Result | None:
     return result
 
 
-def _early(config: Config, student: Model) -> list[tuple[float, float]]:
+def _early(config: DistillConfig, student: Model) -> list[tuple[float, float]]:
     """The mean number of passes on the test, and the score, where easy texts stop early at some speeds."""
     exits, found = getattr(student.task, "exits", []), []
     student.passes = student.config.num_hidden_layers
@@ -114,17 +140,17 @@ def _early(config: Config, student: Model) -> list[tuple[float, float]]:
     return found
 
 
-def teacher_of(config: Config) -> Model:
+def teacher_of(config: DistillConfig) -> Model:
     if config.from_bert is not None:
         return bert_of(config.from_bert)
     assert config.teacher is not None
-    teacher = other_teacher(folder_of(config.teacher)) or load_to_teach(config.teacher)
+    teacher = other_teacher(folder_of(config.teacher)) or load_trainable(config.teacher)
     if isinstance(teacher.task, Similarity):
         teacher.task = None  # its answers are cosines of its vectors, and those are learned
     return teacher
 
 
-def first_student(config: Config, teacher: Model) -> Model:
+def first_student(config: DistillConfig, teacher: Model) -> Model:
     """The student before its first step."""
     layers = teacher.config.num_hidden_layers
     if config.from_bert is not None:
@@ -141,7 +167,7 @@ def first_student(config: Config, teacher: Model) -> Model:
         passes = layers if config.passes is None else config.passes
         return student_of(teacher, albert_of(teacher, batches, size, passes), passes)
     if config.student is not None:
-        start = load_to_teach(config.student)
+        start = load_trainable(config.student)
         return student_of(teacher, start, config.passes or start.config.num_hidden_layers)
     if isinstance(teacher, Foreign) or (teacher.config.sharing != "all" and not config.elastic):
         raise ConfigError(
@@ -157,7 +183,7 @@ def first_student(config: Config, teacher: Model) -> Model:
 class Run:
     """What changes while a run goes on."""
 
-    def __init__(self, config: Config, console: Console) -> None:
+    def __init__(self, config: DistillConfig, console: Console) -> None:
         self.config, self.console = config, console
         self.device = pick_device(config.device)
         self.teacher = teacher_of(config)
@@ -188,8 +214,9 @@ class Run:
             else Distiller(self.student, self.teacher, mapped=self.student_is_another)
         ).to(self.device)
         self.score_before = self._begin()
-        self.bf16 = config.precision == "bf16" or (config.precision == "auto" and has_bfloat16(self.device))
-        rate = config.learning_rate or usual_rate(self.student) * (1 if config.from_bert is None else FROM_BERT_RATE)
+        self.bf16 = training_precision(config.precision, self.device) == "bf16"
+        factor = 1 if config.from_bert is None else FROM_BERT_RATE
+        rate = config.learning_rate or default_learning_rate(self.student) * factor
         self.schedule = warmup_linear(rate, self.epochs * self.epoch_steps)
         self.optimizer = adamw(self.distiller, weight_decay=WEIGHT_DECAY)
         self.stateful: dict[str, Any] = {"model": self.distiller, "optimizer": self.optimizer}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.console import Console
 
+from litebert.console import make_console
 from litebert.data.batches import Batch, Example, collate
 from litebert.errors import ConfigError, require_extra
 from litebert.files import write_json
@@ -27,12 +28,12 @@ from litebert.train.loop import Step, train
 from litebert.train.mixout import Mixout
 from litebert.train.optimizers import adamw, warmup_linear
 from litebert.train.strategies import attenuation, project, tune, unfreeze, weight_at
+from litebert.trainers.finetune_config import FinetuneConfig
 from litebert.trainers.finetuning_plan import Plan, validates_in_bf16
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from litebert.commands.finetune import Config
 
 LOWER = 1 / 3  # of the rate, when a run that collapsed begins again
 LEAST_TO_JUDGE = 20  # examples: of fewer, a single answer is worth more than five points
@@ -66,11 +67,12 @@ class EnoughError(Exception):
     """A hook has seen enough: the run is over, or begins again."""
 
 
-def finetune(config: Config, console: Console, split_seed: int | None = None) -> Result | None:
-    """Teach and save a model; None when a stop was asked for before the end.
+def finetune(config: FinetuneConfig, console: Console | None = None, *, split_seed: int | None = None) -> Result | None:
+    """Fine-tune and save a model. Returns None when a stop was requested before the last step.
 
-    `split_seed` decides the split where it is not the run's own seed: runs that are compared need the same examples.
+    `split_seed` is the seed of the validation split, by default the run's: runs that are compared share a split.
     """
+    console = console or make_console()
     began = time.perf_counter()
     require_extra("sklearn.metrics", "train")  # at the start, not after the first epoch
     plan = Plan(config, console, config.seed if split_seed is None else split_seed)

@@ -6,33 +6,30 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from rich.console import Console
 
-from litebert.commands.finetune import OF_TASK
 from litebert.data.batches import Example, epoch_batches, steps_per_epoch
 from litebert.data.tables import TableOptions
 from litebert.data.windows import Window
+from litebert.device import pick_device, training_precision, uses_bf16_for_inference
 from litebert.errors import ConfigError, DataError
 from litebert.files import atomic_write, file_sha256
 from litebert.inference import Model
 from litebert.loading import load
 from litebert.model import Albert, AlbertConfig
-from litebert.run_folder import load_to_teach, write_run
+from litebert.run_folder import write_run
 from litebert.tasks import TASKS, TrainableTask
-from litebert.train.device import answers_in_bf16, has_bfloat16, pick_device
 from litebert.train.optimizers import warmup_linear
 from litebert.train.save_schedule import SaveEvery
 from litebert.train.strategies import fitted
+from litebert.trainers.finetune_config import FinetuneConfig
 from litebert.trainers.frozen_encoder import STATES_LIMIT_BYTES, bytes_of, read_once
+from litebert.trainers.initial_model import checked_length, default_learning_rate, load_trainable
 
-if TYPE_CHECKING:
-    from litebert.commands.finetune import Config
-
-USUAL_RATE = 1e-4  # for a hidden size of 768
 UNDECISIVE = {"out", "resume", "device", "cuda_graphs", "save_every", "seeds", "search"}
 """Settings that may differ when a run is resumed."""
 
@@ -61,14 +58,12 @@ class Lesson:
 class Plan:
     """Everything that is decided before the first step."""
 
-    def __init__(self, config: Config, console: Console, split_seed: int) -> None:
+    def __init__(self, config: FinetuneConfig, console: Console, split_seed: int) -> None:
         self.config, self.console = config, console
         self.device = pick_device(config.device)
-        self.bf16 = precision_of(config) == "bf16"
+        self.bf16 = training_precision(config.precision, pick_device(config.device)) == "bf16"
         self.source = TableOptions.of(config.columns, config.skip_bad)
-        asked = {name: getattr(config, name) for name in ("head", *OF_TASK)}
-        options = {name: value for name, value in asked.items() if value is not None}
-        self.task, records = _learned(config.task, config.train, self.source, **options)
+        self.task, records = _learned(config.task, config.train, self.source, **config.task_options())
         self.held_out: list[Any]
         if config.valid is None:
             records, self.held_out = split(records, self.task, split_seed, config.train)
@@ -79,8 +74,8 @@ class Plan:
             if given is not None and not some:
                 raise DataError(f"{given}: no example can be read, the last because: {self.source.skipped[-1]}")
             self.task.check(some)  # a label that training has not seen is found before training, not after
-        self.start_from = load_to_teach(config.model)
-        self.length = self._checked_length()
+        self.start_from = load_trainable(config.model)
+        self.length = checked_length(config.length, self.start_from)
         self.lessons = [self._lesson(self.task, records, 0)]
         for number, mixed in enumerate(config.mix, start=1):
             name, _, path = mixed.partition("=")
@@ -96,7 +91,7 @@ class Plan:
         self.epochs = config.epochs or min(20, max(self.task.least_epochs, -(-50_000 // examples)))
         self.epoch_steps = steps_per_epoch(examples, config.batch_size)
         self.steps = self.epochs * self.epoch_steps
-        self.rate = usual_rate(self.start_from) if config.learning_rate is None else config.learning_rate
+        self.rate = default_learning_rate(self.start_from) if config.learning_rate is None else config.learning_rate
         warmup_linear(self.rate, self.steps)  # refuses what is no rate, before anything is written
         self.saving = SaveEvery.parse(config.save_every, self.epoch_steps)
         self.metric = config.metric or self.task.metric_for(self.held_out)
@@ -165,13 +160,6 @@ class Plan:
             lesson.examples = read_once(model, examples, depths, self.console)
         self.questions = read_once(model, self.questions, asked[0][0], self.console)
 
-    def _checked_length(self) -> int:
-        """As asked for, or what the model was trained on."""
-        length, limit = self.config.length, self.start_from.config.max_position_embeddings
-        if length is not None and not 8 <= length <= limit:
-            raise ConfigError(f"length={length} must fit the model: 8 or more, and {limit} or less")
-        return self.start_from.max_length if length is None else length
-
     def _lesson(self, task: TrainableTask[Any, Any], records: list[Any], number: int) -> Lesson:
         examples = task.labelled(records, task.features(records, self.start_from.tokenizer, self.length))
         if not examples:
@@ -234,7 +222,9 @@ def _has_gaps(example: Example) -> bool:
     return any(later[0] > former[1] for former, later in pairwise(stretches))
 
 
-def measured(config: Config, records: Sequence[Any], device: torch.device) -> tuple[dict[str, float], dict[str, float]]:
+def measured(
+    config: FinetuneConfig, records: Sequence[Any], device: torch.device
+) -> tuple[dict[str, float], dict[str, float]]:
     """What the model that was made gets on these records, and what an answer without reading gets."""
     model = load(config.out).to(device)
     model.bf16 = validates_in_bf16(config, device)
@@ -242,7 +232,7 @@ def measured(config: Config, records: Sequence[Any], device: torch.device) -> tu
     return task.metrics(records, model.answer_records(records)), task.baseline(records)
 
 
-def decisive_of(config: Config) -> dict[str, str]:
+def decisive_of(config: FinetuneConfig) -> dict[str, str]:
     """What must be the same when a run is resumed: the settings, and the content of the files."""
     own = [(config.task, path) for path in (config.train, config.valid, config.test) if path is not None]
     mixed = [(name, Path(path)) for name, _, path in (given.partition("=") for given in config.mix)]
@@ -250,26 +240,18 @@ def decisive_of(config: Config) -> dict[str, str]:
     files = [file for task, path in (*own, *mixed) for file in TASKS[task].files_of(path, source)]
     files += [config.target_tokenizer] if config.target_tokenizer is not None else []
     contents = {f"content of {path}": _hash(path) for path in files}
+    settings = asdict(config)
+    settings |= {f"decoder_{name}": value for name, value in settings.pop("decoder").items()}
     return (
-        {name: str(value) for name, value in asdict(config).items() if name not in UNDECISIVE}
+        {name: str(value) for name, value in settings.items() if name not in UNDECISIVE}
         | contents
-        | {"precision": precision_of(config)}
+        | {"precision": training_precision(config.precision, pick_device(config.device))}
     )
 
 
-def validates_in_bf16(config: Config, device: torch.device) -> bool:
+def validates_in_bf16(config: FinetuneConfig, device: torch.device) -> bool:
     """As those who use the model will ask it, and in float32 where that is asked for."""
-    return answers_in_bf16("fp32" if config.precision == "fp32" else "auto", device)
-
-
-def precision_of(config: Config) -> str:
-    """What is computed in, on this machine."""
-    usual = "bf16" if has_bfloat16(pick_device(config.device)) else "fp32"
-    return usual if config.precision == "auto" else config.precision
-
-
-def usual_rate(model: Model) -> float:
-    return USUAL_RATE * 768 / model.config.hidden_size
+    return uses_bf16_for_inference("fp32" if config.precision == "fp32" else "auto", device)
 
 
 def split(records: Sequence[Any], task: TrainableTask[Any, Any], seed: int, path: Path) -> tuple[list[Any], list[Any]]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from litebert.console import make_console
 from litebert.data.episodes import (
     ClassRows,
     Episode,
@@ -23,6 +24,7 @@ from litebert.data.episodes import (
     split_classes,
 )
 from litebert.data.tables import TableOptions
+from litebert.device import pick_device, training_precision
 from litebert.errors import ConfigError
 from litebert.files import file_sha256, write_json
 from litebert.inference import Model
@@ -30,21 +32,20 @@ from litebert.meta.algorithms import accuracies_of, loss_of
 from litebert.meta.learner import Learner, Questions
 from litebert.meta.tables import Kind, Table, practised_on
 from litebert.model import Albert
-from litebert.run_folder import load_to_teach, write_run
+from litebert.run_folder import write_run
 from litebert.train.checkpointing import Checkpoints
-from litebert.train.device import has_bfloat16, pick_device
 from litebert.train.guard import Guard
 from litebert.train.log import RunLog
 from litebert.train.loop import Step, train
 from litebert.train.optimizers import Tuning, adamw, warmup_linear
 from litebert.train.save_schedule import SaveEvery
+from litebert.trainers.initial_model import checked_length, default_learning_rate, load_trainable
+from litebert.trainers.meta_train_config import MetaTrainConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from litebert.commands.meta_train import Config
 
-USUAL_RATE = 1e-4  # for a hidden size of 768
 OWN_RATE = 0.01
 """Of the scale and of the inner rates, which are logarithms."""
 WEIGHT_DECAY = 0.01
@@ -78,8 +79,9 @@ class Part:
     """The tokens of all texts of the table."""
 
 
-def meta_train(config: Config, console: Console) -> Result | None:
+def meta_train(config: MetaTrainConfig, console: Console | None = None) -> Result | None:
     """Teach and save a model; None when a stop was asked for before the end."""
+    console = console or make_console()
     began = time.perf_counter()
     run = Run(config, console)
     if not run():
@@ -104,23 +106,20 @@ def meta_train(config: Config, console: Console) -> Result | None:
 class Run:
     """What changes while a run goes on."""
 
-    def __init__(self, config: Config, console: Console) -> None:
+    def __init__(self, config: MetaTrainConfig, console: Console) -> None:
         self.config, self.console = config, console
         self.device = pick_device(config.device)
         self.shape = EpisodeShape.parse(config.episodes)
-        self.model = load_to_teach(config.model).to(self.device)
-        self.length = self._checked_length()
+        self.model = load_trainable(config.model).to(self.device)
+        self.length = checked_length(config.length, self.model)
         self.parts = self._parts()
         self.valid = self._drawn("valid", self.shape.episodes)
         self.learner = Learner(
             self.model.encoder, config.algorithm, config.distance, config.inner_steps, config.inner_rate,
             self.model.after,
         ).to(self.device)  # fmt: skip
-        usual = has_bfloat16(self.device)
-        self.learner.bf16 = config.precision == "bf16" or (config.precision == "auto" and usual)
-        rate = config.learning_rate
-        if rate is None:
-            rate = USUAL_RATE * 768 / self.model.config.hidden_size
+        self.learner.bf16 = training_precision(config.precision, self.device) == "bf16"
+        rate = default_learning_rate(self.model) if config.learning_rate is None else config.learning_rate
         self.schedule = warmup_linear(rate, config.steps)
         own = {name: Tuning(scale=OWN_RATE / rate) for name, _ in self.learner.named_parameters() if "log_" in name}
         self.optimizer = adamw(self.learner, weight_decay=WEIGHT_DECAY, tuning=own)
@@ -133,12 +132,6 @@ class Run:
         self.decisive |= {f"content of {path}": file_sha256(path) for path in files}
         self.decisive |= {"precision": "bf16" if self.learner.bf16 else "fp32"}
         self.best, self.best_step, self.start = -1.0, 0, -1.0
-
-    def _checked_length(self) -> int:
-        length, limit = self.config.length, self.model.config.max_position_embeddings
-        if length is not None and not 8 <= length <= limit:
-            raise ConfigError(f"length={length} must fit the model: 8 or more, and {limit} or less")
-        return length or self.model.max_length
 
     def _parts(self) -> dict[str, Part]:
         """Classes to learn from, to choose by and, where there are any, to test on."""

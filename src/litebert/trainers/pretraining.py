@@ -7,15 +7,17 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from rich.console import Console
 from torch import Tensor
 
+from litebert.console import make_console
 from litebert.data.batches import IGNORE_INDEX
 from litebert.data.prefetch import Prefetcher
 from litebert.data.pretraining import PretrainingBatch
+from litebert.device import peak_flops, pick_device
 from litebert.errors import CheckpointError, ConfigError
 from litebert.inference import Model
 from litebert.run_folder import write_run
@@ -24,17 +26,16 @@ from litebert.tasks.pretraining import flops_per_token, stack_layers
 from litebert.train.averaging import MasterWeights
 from litebert.train.checkpointing import Checkpoints
 from litebert.train.cuda_graphs import Graphs
-from litebert.train.device import Ranks, peak_flops, stop_on_signal
 from litebert.train.distributed import WholeModel, WholeOptimizer
 from litebert.train.guard import Guard, Plateau
 from litebert.train.log import RunLog
 from litebert.train.loop import Hook, Step, train
+from litebert.train.ranks import SINGLE_PROCESS, Ranks
 from litebert.train.save_schedule import SaveEvery
+from litebert.train.signals import stop_on_signal
 from litebert.train.strategies import attenuation, unfreeze, weight_at
-from litebert.trainers.pretraining_plan import DEPTH_RAMP, Parts
-
-if TYPE_CHECKING:
-    from litebert.commands.pretrain import Config
+from litebert.trainers.pretrain_config import DEPTH_RAMP, PretrainConfig
+from litebert.trainers.pretraining_plan import Parts
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,20 @@ class Piece:
         return self.depth, self.longest
 
 
-def pretrain(config: Config, console: Console, ranks: Ranks, device: torch.device, hooks: Sequence[Hook] = ()) -> bool:
-    """Train, and save the model; False when a stop was asked for before the end. `hooks` come after its own."""
-    run = Run(config, console, ranks, device, hooks)
-    whole = config.parallel == "fsdp" and ranks.world > 1
+def pretrain(
+    config: PretrainConfig,
+    console: Console | None = None,
+    *,
+    ranks: Ranks = SINGLE_PROCESS,
+    device: torch.device | None = None,
+    hooks: Sequence[Hook] = (),
+) -> bool:
+    """Train and save a model. Returns False when a stop was requested before the last step.
+
+    `hooks` are called after every step, when it is logged and saved.
+    """
+    run = Run(config, console or make_console(), ranks, device or pick_device(config.device), hooks)
+    whole = config.parallel == "fsdp" and ranks.world_size > 1
     stateful: dict[str, Any] = {
         "model": WholeModel(run.parts.objective) if whole else run.parts.albert,
         "optimizer": WholeOptimizer(run.parts.objective, run.parts.optimizer) if whole else run.parts.optimizer,
@@ -83,7 +94,7 @@ class Run:
     """What changes while a run goes on."""
 
     def __init__(
-        self, config: Config, console: Console, ranks: Ranks, device: torch.device, hooks: Sequence[Hook] = ()
+        self, config: PretrainConfig, console: Console, ranks: Ranks, device: torch.device, hooks: Sequence[Hook] = ()
     ) -> None:
         self.config, self.console, self.device, self.hooks = config, console, device, hooks
         self.parts = Parts(config, ranks, device)
@@ -101,7 +112,7 @@ class Run:
         self.prefetch = Prefetcher(self._make_batches, config.workers)
         parameters = [parameter for parameter in self.parts.albert.parameters() if parameter.requires_grad]
         varies = self.parts.albert.encoder.weight_at is not None or self.parts.strategies.unfreeze_steps
-        records = config.cuda_graphs and device.type == "cuda" and ranks.world == 1 and not varies
+        records = config.cuda_graphs and device.type == "cuda" and ranks.world_size == 1 and not varies
         self.graphs = Graphs(parameters) if records else None
         self.log: RunLog | None = None
         self.depth = 0
@@ -128,7 +139,7 @@ class Run:
             except torch.OutOfMemoryError as error:
                 raise self._memory_full() from error
             except RuntimeError as error:
-                if self.ranks.world == 1:
+                if self.ranks.world_size == 1:
                     raise
                 # of all errors here the usual one is that another process is gone
                 raise CheckpointError(f"{str(error).splitlines()[0]}; {self._rescue()}") from error
@@ -176,7 +187,7 @@ class Run:
         """This rank's micro-batches of a step and what they count; threads call it."""
         pieces = self._pieces_at(step)
         mine = range(self.ranks.rank * pieces, (self.ranks.rank + 1) * pieces)
-        batches = [self.parts.data.batch(step, share, self.ranks.world * pieces) for share in mine]
+        batches = [self.parts.data.batch(step, share, self.ranks.world_size * pieces) for share in mine]
         if self.device.type == "cuda":
             longest, pad_id = self.parts.data.stage(step).length, self.parts.shards.tokenizer.pad_id
             batches = [batch.rounded(longest, pad_id).pinned() for batch in batches]
@@ -184,7 +195,7 @@ class Run:
 
     def _pieces_at(self, step: int) -> int:
         """Micro-batches per rank: none of them empty, also where a ramp makes the batch small."""
-        return max(1, min(self.pieces, self.parts.data.stage(step).batch_size // self.ranks.world))
+        return max(1, min(self.pieces, self.parts.data.stage(step).batch_size // self.ranks.world_size))
 
     def _batches(self, step: int) -> list[Piece]:
         parts = self.parts
@@ -194,7 +205,7 @@ class Run:
         made = self.prefetch(step)
         self.depth, length = parts.depth_at(step), parts.data.stage(step).length
         counts = [counted.to(self.device, non_blocking=True) for _, counted in made]
-        totals = self.ranks.total(torch.stack(counts).sum(dim=0)).clamp(min=1)
+        totals = self.ranks.sum(torch.stack(counts).sum(dim=0)).clamp(min=1)
         return [
             Piece(batch.to(self.device), self.depth, length, own, totals)
             for (batch, _), own in zip(made, counts, strict=True)
@@ -227,7 +238,7 @@ class Run:
             self._say("out of memory: going on without recorded steps (--no-cuda-graphs begins like that)")
             return True
         rows = self._rows()
-        if rows < 2 or self.ranks.world > 1:  # the other ranks are already waiting for this step's gradients
+        if rows < 2 or self.ranks.world_size > 1:  # the other ranks are already waiting for this step's gradients
             return False
         self.pieces *= 2
         self.prefetch.forget()
@@ -241,7 +252,7 @@ class Run:
     def _rows(self) -> int:
         """Sequences at once."""
         step = self.done
-        return self.parts.data.stage(step).batch_size // (self.ranks.world * self._pieces_at(step))
+        return self.parts.data.stage(step).batch_size // (self.ranks.world_size * self._pieces_at(step))
 
     # what happens after a step
 
@@ -258,7 +269,7 @@ class Run:
         if peak is not None:
             length = self.parts.data.stage(step.done - 1).length
             flops = flops_per_token(self.parts.shape, self.depth, length, self.config.mask_rate) * figures["tokens"]
-            figures["flop_utilisation"] = flops / step.seconds / (peak * self.ranks.world)
+            figures["flop_utilisation"] = flops / step.seconds / (peak * self.ranks.world_size)
         if advice := self.plateau.notice(figures["mlm_loss"]):
             self._say(advice)
         if self.parts.average is not None:
@@ -300,14 +311,14 @@ class Run:
         try:
             with parts.average.applied() if parts.average is not None else nullcontext():
                 for number in range(parts.validation_batches):
-                    batch = parts.held_out.batch(number, self.ranks.rank, self.ranks.world)
+                    batch = parts.held_out.batch(number, self.ranks.rank, self.ranks.world_size)
                     counts = torch.tensor(_counts(batch), device=self.device)
                     sums = self._measure(Piece(batch.to(self.device), depth, self.config.length, counts, ones))
                     total = {name: total.get(name, 0.0) + value for name, value in sums.items()}
         finally:
             parts.objective.train()
             encoder.fp8 = fp8
-        figures = self.ranks.total(torch.stack([value.float() for value in total.values()])).tolist()
+        figures = self.ranks.sum(torch.stack([value.float() for value in total.values()])).tolist()
         found = dict(zip(total, figures, strict=True))
         mlm_loss = found["mlm_loss"] / found["masked"]
         # what the objective added to it is the weighted loss of the pairs
@@ -335,7 +346,7 @@ class Run:
 
     def _due(self, done: int) -> bool:
         """Steps are the same for all ranks; of time the first one decides, and to ask it costs an exchange."""
-        if self.saving.steps or self.ranks.world == 1:
+        if self.saving.steps or self.ranks.world_size == 1:
             return self.saving.due(done)
         return done % 10 == 0 and self.ranks.any(self.leads and self.saving.due(done))
 

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,29 +16,27 @@ from litebert.data.corpus import read_lines
 from litebert.data.masking import Masking
 from litebert.data.pretraining import PretrainingData, TrainingStage
 from litebert.data.shards import Shards
+from litebert.device import training_precision
 from litebert.errors import ConfigError
 from litebert.model import Albert, AlbertConfig, preset, pretraining_heads
 from litebert.model.hooks import has_kernels
-from litebert.run_folder import load_to_teach
 from litebert.tasks.pretraining import PretrainingObjective, grow_positions, grow_vocabulary, unigram_entropy
 from litebert.tokenizer import Tokenizer
 from litebert.train.averaging import Average, MasterWeights
-from litebert.train.device import Ranks, has_bfloat16
 from litebert.train.distributed import check_parallel, distribute
 from litebert.train.optimizers import OPTIMIZERS, scaled_rate, schedule
 from litebert.train.ramps import Ramp
+from litebert.train.ranks import Ranks
 from litebert.train.settings import Strategies
 from litebert.train.strategies import fitted, project, tune, weight_at
-
-if TYPE_CHECKING:
-    from litebert.commands.pretrain import Config
+from litebert.trainers.initial_model import load_trainable
+from litebert.trainers.pretrain_config import DEPTH_RAMP, PretrainConfig
 
 RATES = {"adamw": 0.00176, "lamb": 0.00176, "muon": 0.005}
 """Highest learning rates for the paper's batch of 4096; docs/log.md has the runs behind them."""
 TOKENS_AT_ONCE = {"cuda": 1 << 18, "cpu": 1 << 13}
 """Of a micro-batch, unless the user says otherwise."""
 VALIDATION_ROWS_AT_ONCE = 64
-DEPTH_RAMP = "1/4:0.6,1/2:0.8"
 FREE = ("data", "out", "device", "micro_batch", "cuda_graphs", "compile", "workers", "validate_every",
         "validation_rows", "save_every", "gradient_checkpointing", "resume")  # fmt: skip
 """Settings that a resumed run may change: they do not decide what is learned."""
@@ -47,7 +45,7 @@ FREE = ("data", "out", "device", "micro_batch", "cuda_graphs", "compile", "worke
 class Parts:
     """Data, model and optimizer of a run."""
 
-    def __init__(self, config: Config, ranks: Ranks, device: torch.device) -> None:
+    def __init__(self, config: PretrainConfig, ranks: Ranks, device: torch.device) -> None:
         check_parallel(config.parallel, config.optimizer, config.precision, config.average)
         self.config, self.device = config, device
         self.shards = Shards(config.data)
@@ -60,7 +58,7 @@ class Parts:
         self._make_optimizer()
         self.albert.encoder.train().use_eight(self.precision == "fp8")
         most = config.micro_batch or max(1, TOKENS_AT_ONCE[device.type] // config.length)
-        self.pieces = -(-config.batch_size // (ranks.world * most))
+        self.pieces = -(-config.batch_size // (ranks.world_size * most))
         self.decisive = {key: value for key, value in asdict(config).items() if key not in FREE}
         index = self.shards.index
         self.decisive |= {
@@ -87,7 +85,7 @@ class Parts:
             f"ALBERT {config.model or config.preset}: {parameters:,} parameters, "
             f"{self.shards.training.tokens:,} tokens of text (about {epochs:.1f} epochs), "
             f"on {self.device} in {self.precision}"
-            + (f", {self.ranks.world} processes" if self.ranks.world > 1 else "")
+            + (f", {self.ranks.world_size} processes" if self.ranks.world_size > 1 else "")
             + (f", from step {start}" if start else "")
         ]
         if config.learning_rate is None:
@@ -120,9 +118,9 @@ class Parts:
         self.validation_batches = -(-config.validation_rows // VALIDATION_ROWS_AT_ONCE)
         rows = -(-config.validation_rows // self.validation_batches)
         fewest = min(rows, *(stage.batch_size for stage in self.data.stages))
-        if fewest < ranks.world:
+        if fewest < ranks.world_size:
             raise ConfigError(
-                f"{fewest} sequences cannot be shared out over {ranks.world} processes; raise --batch-size, "
+                f"{fewest} sequences cannot be shared out over {ranks.world_size} processes; raise --batch-size, "
                 "the shares of --batch-ramp or --validation-rows, or start fewer processes"
             )
         self.held_out = None
@@ -150,8 +148,7 @@ class Parts:
         self.albert.to(self.device)
         self.albert.encoder.gradient_checkpointing = config.gradient_checkpointing
         cuda = self.device.type == "cuda"
-        usual = "bf16" if has_bfloat16(self.device) else "fp32"
-        self.precision = usual if config.precision == "auto" else config.precision
+        self.precision = training_precision(config.precision, self.device)
         if self.precision == "bf16-pure":
             self.albert.bfloat16()
         self.objective = PretrainingObjective(self.albert, config.order_weight)
@@ -218,7 +215,7 @@ class Parts:
             )
 
 
-def _stages(config: Config) -> list[TrainingStage]:
+def _stages(config: PretrainConfig) -> list[TrainingStage]:
     batch, length = Ramp.parse(config.batch_ramp, "batch_ramp"), Ramp.parse(config.length_ramp, "length_ramp")
     return [
         TrainingStage(
@@ -228,7 +225,7 @@ def _stages(config: Config) -> list[TrainingStage]:
     ]
 
 
-def _shape(config: Config, tokenizer: Tokenizer) -> AlbertConfig:
+def _shape(config: PretrainConfig, tokenizer: Tokenizer) -> AlbertConfig:
     changes: dict[str, Any] = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
     changes |= {"sharing": config.sharing, "relative_attention_distance": config.attention_distance}
     changes |= {"hidden_dropout_prob": config.dropout, "attention_probs_dropout_prob": config.dropout}
@@ -246,7 +243,7 @@ def _shape(config: Config, tokenizer: Tokenizer) -> AlbertConfig:
 def _continued(name: str, tokenizer: Tokenizer) -> tuple[Albert, int]:
     """A trained model with both pre-training heads, and the shards' vocabulary: its own, or one that begins with it;
     and how long its texts are."""
-    model = load_to_teach(name)
+    model = load_trainable(name)
     mine, theirs = model.tokenizer.vocabulary(), tokenizer.vocabulary()
     if theirs[: len(mine)] != mine:
         at = next(number for number, token in enumerate(mine) if number >= len(theirs) or theirs[number] != token)

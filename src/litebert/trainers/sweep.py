@@ -7,29 +7,30 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from litebert.console import make_console
 from litebert.data.tables import TableOptions
+from litebert.device import pick_device
 from litebert.errors import CheckpointError, ConfigError, require_extra
 from litebert.files import read_json, write_json
 from litebert.run_folder import write_run
 from litebert.tasks import TASKS
-from litebert.train.device import pick_device
+from litebert.trainers.finetune_config import FinetuneConfig
 from litebert.trainers.finetuning import Result, finetune
-from litebert.trainers.finetuning_plan import decisive_of, measured, usual_rate
-
-if TYPE_CHECKING:
-    from litebert.commands.finetune import Config
+from litebert.trainers.finetuning_plan import decisive_of, measured
+from litebert.trainers.initial_model import default_learning_rate
 
 BATCHES = (16, 32, 64)
 
 
-def sweep(config: Config, console: Console) -> Result | None:
+def sweep(config: FinetuneConfig, console: Console | None = None) -> Result | None:
     """One run per seed; the best by validation becomes the model in --out."""
+    console = console or make_console()
     _refuse_former(config, "seed-*")
     runs = []
     for seed in range(config.seed, config.seed + config.seeds):
@@ -50,16 +51,17 @@ def sweep(config: Config, console: Console) -> Result | None:
     return _keep(config, console, runs, summary)
 
 
-def search(config: Config, console: Console) -> Result | None:
+def search(config: FinetuneConfig, console: Console | None = None) -> Result | None:
     """Try settings that a sampler proposes from what the former ones came to."""
+    console = console or make_console()
     optuna = require_extra("optuna", "search")
     from litebert.loading import load
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    usual = config.learning_rate or usual_rate(load(config.model))
+    usual = config.learning_rate or default_learning_rate(load(config.model))
     _refuse_former(config, "trial-*")
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=config.seed))
-    runs: list[tuple[Config, Result]] = []
+    runs: list[tuple[FinetuneConfig, Result]] = []
     for number in range(config.search):
         trial = study.ask()
         one = replace(
@@ -101,7 +103,7 @@ def search(config: Config, console: Console) -> Result | None:
     return replace(best, test=test, baseline=baseline)
 
 
-def _run(config: Config, console: Console, split_seed: int) -> Result | None:
+def _run(config: FinetuneConfig, console: Console, split_seed: int) -> Result | None:
     """One of the runs, or what it came to if it is done already."""
     finished = config.out / "finished.json"
     if finished.is_file():
@@ -113,17 +115,19 @@ def _run(config: Config, console: Console, split_seed: int) -> Result | None:
         return result
     # those that the interrupted command had not begun have nothing to resume
     return finetune(
-        replace(config, resume=config.resume and (config.out / "checkpoints").is_dir()), console, split_seed
+        replace(config, resume=config.resume and (config.out / "checkpoints").is_dir()), console, split_seed=split_seed
     )
 
 
-def _refuse_former(config: Config, pattern: str) -> None:
+def _refuse_former(config: FinetuneConfig, pattern: str) -> None:
     former = sorted(config.out.glob(pattern))
     if former and not config.resume:
         raise ConfigError(f"{config.out} already holds {former[0].name} of a former run; --resume goes on with it")
 
 
-def _keep(config: Config, console: Console, runs: Sequence[tuple[Config, Result]], summary: dict[str, Any]) -> Result:
+def _keep(
+    config: FinetuneConfig, console: Console, runs: Sequence[tuple[FinetuneConfig, Result]], summary: dict[str, Any]
+) -> Result:
     one, best = max(runs, key=lambda pair: pair[1].metrics[pair[1].metric])
     said = f"{one.out.name} is the best of {len(runs)} by {best.metric}, {best.metrics[best.metric]:.4f}, and is kept"
     console.print(said, highlight=False, markup=False)

@@ -17,13 +17,13 @@ from torch import Tensor
 from litebert.console import progress_bar
 from litebert.data.batches import batches_by_length
 from litebert.data.corpus import read_lines
+from litebert.device import has_bfloat16
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.inference import Model
 from litebert.interop.huggingface import tensors_of
 from litebert.loading import load
 from litebert.measure.timing import Timing, interleaved
 from litebert.model import Albert, AlbertConfig, preset
-from litebert.train.device import has_bfloat16
 from litebert.train.settings import Precision
 
 if TYPE_CHECKING:

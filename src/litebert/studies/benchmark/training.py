@@ -33,7 +33,6 @@ from litebert.studies.benchmark.harness import (
 from litebert.tasks import Classify
 from litebert.tasks.objective import objective
 from litebert.train.cuda_graphs import Graphs
-from litebert.train.device import ALONE
 from litebert.train.loop import Step
 from litebert.train.optimizers import adamw
 from litebert.trainers.finetuning import COLUMN_MULTIPLE, Piece
@@ -173,7 +172,7 @@ def _pretraining(arena: Arena, length: int) -> Case:
         with tempfile.TemporaryDirectory() as folder, arena.progress(name, config.rounds + 2) as advance:
             turns = Turns(peers, arena.device, advance)
             own = replace(settings, out=Path(folder) / "run")
-            if not pretrain(own, Console(quiet=True), ALONE, arena.device, [turns]):
+            if not pretrain(own, Console(quiet=True), device=arena.device, hooks=[turns]):
                 raise KeyboardInterrupt  # it stops cleanly, and so do we
         head = 2 * shape.embedding_size * (shape.hidden_size + shape.vocab_size)
         per_token = 3 * (forward_operations(shape, [length]) / length + settings.mask_rate * head)

@@ -27,6 +27,7 @@ from litebert.data.episodes import (
     draw_episode,
 )
 from litebert.data.tables import TableOptions
+from litebert.device import pick_device
 from litebert.errors import ConfigError
 from litebert.fewshot import Adapted
 from litebert.files import write_json
@@ -39,7 +40,6 @@ from litebert.meta.learner import Learner
 from litebert.meta.tables import Table, meta_of, practised_on
 from litebert.run_folder import set_answering
 from litebert.studies.episodes.methods import FROM_VECTORS, METHODS, WITHOUT_A_MODEL, Learned
-from litebert.train.device import pick_device
 
 SHAPE = EpisodeShape(shot=(1, 1), queries=15, episodes=600)
 """What is drawn where nothing else is said."""

@@ -24,7 +24,7 @@ from litebert.tasks import Classify
 from litebert.tasks.text import TextInput
 from litebert.train.loop import train
 from litebert.train.optimizers import adamw, warmup_linear
-from litebert.trainers.finetuning_plan import usual_rate
+from litebert.trainers.initial_model import default_learning_rate
 
 FINETUNE_STEPS = 50
 SETFIT_STEPS = 50
@@ -118,7 +118,7 @@ def finetuned(learned: Learned, episode: Episode) -> float:
         with torch.autocast(device.type, torch.bfloat16, enabled=model.bf16):
             return {"loss": task.loss(task.scores(albert, batch), batch)}
 
-    schedule = warmup_linear(usual_rate(start), FINETUNE_STEPS)
+    schedule = warmup_linear(default_learning_rate(start), FINETUNE_STEPS)
     optimizer = adamw(albert, weight_decay=0.01)
     if not train(albert, loss, lambda step: [batch], optimizer, schedule, steps=FINETUNE_STEPS):
         raise KeyboardInterrupt

@@ -24,13 +24,13 @@ from litebert.data.pretraining import PretrainingBatch, PretrainingData, Trainin
 from litebert.data.segments import SentenceObjective
 from litebert.data.shards import Shards, TokenStream
 from litebert.data.tables import TableOptions
+from litebert.device import has_bfloat16
 from litebert.errors import DataError, require_extra
 from litebert.fewshot.adapt import adapt
 from litebert.inference import Model
 from litebert.studies.reproduce.plan import Plan, TaskFiles
 from litebert.tasks import Classify
 from litebert.tasks.pretraining import PretrainingObjective
-from litebert.train.device import has_bfloat16
 from litebert.trainers.finetuning import finetune as teach
 
 ROWS_AT_ONCE = 64

@@ -26,11 +26,10 @@ from litebert.studies.reproduce.evaluation import Asked
 from litebert.studies.reproduce.plan import Plan, keep_plan, plan_of
 from litebert.studies.reproduce.variants import Cell, Settings, TableName, cells_of, rows_of
 from litebert.tasks.pretraining import flops_per_token
-from litebert.train.device import ALONE
 from litebert.train.log import read_metrics
 from litebert.train.ramps import Ramp
+from litebert.trainers.pretrain_config import DEPTH_RAMP
 from litebert.trainers.pretraining import pretrain
-from litebert.trainers.pretraining_plan import DEPTH_RAMP
 
 if TYPE_CHECKING:
     from litebert.commands.reproduce import Config
@@ -100,7 +99,7 @@ class Workshop:
                 gc.collect()  # graphs of the last cell's steps hold each other, and memory
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats(self.device)
-            if not pretrain(settings, self.quiet, ALONE, self.device):
+            if not pretrain(settings, self.quiet, device=self.device):
                 return False
             peak = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
             write_json(folder / "training.json", {"memory_bytes": peak})

@@ -1,15 +1,12 @@
-"""Where to run, and how to stop."""
+"""Where a computation runs and in which precision."""
 
 from __future__ import annotations
-
-import signal
-import threading
 
 import pytest
 import torch
 
+from litebert.device import has_bfloat16, pick_device, training_precision, uses_bf16_for_inference
 from litebert.errors import ConfigError
-from litebert.train.device import has_bfloat16, pick_device, reseed, stop_on_signal
 
 
 def test_the_cpu_is_the_cpu_even_beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,30 +43,17 @@ def test_a_torch_that_cannot_say_gets_float32(monkeypatch: pytest.MonkeyPatch) -
     assert not has_bfloat16(torch.device("cpu"))
 
 
-def test_a_signal_sets_the_request_instead_of_killing() -> None:
-    with stop_on_signal() as request:
-        assert not request.asked
-        signal.raise_signal(signal.SIGTERM)
-        assert request.asked
-
-
-def test_outside_the_main_thread_there_is_a_request_that_nobody_sets() -> None:
-    seen: list[bool] = []
-
-    def work() -> None:
-        with stop_on_signal() as request:
-            seen.append(request.asked)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [False]
-
-
-@pytest.mark.parametrize("seed", [0, 7, 2**62])
-def test_reseeding_gives_the_draws_that_torch_gives(seed: int) -> None:
-    torch.manual_seed(seed)
-    expected = torch.rand(5)
-    torch.rand(3)
-    reseed(seed)
-    assert torch.equal(torch.rand(5), expected)
+@pytest.mark.parametrize("able", [True, False])
+def test_auto_trains_in_bf16_where_the_cpu_has_it_and_answers_in_fp32(
+    monkeypatch: pytest.MonkeyPatch, able: bool
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": able}, raising=False)
+    cpu = torch.device("cpu")
+    assert training_precision("auto", cpu) == ("bf16" if able else "fp32")
+    assert training_precision("fp8", cpu) == "fp8"
+    assert [uses_bf16_for_inference(it, cpu) for it in ("auto", "bf16", "fp8", "fp32")] == [
+        False,
+        True,
+        True,
+        False,
+    ]
