@@ -115,7 +115,12 @@ def test_the_version_is_the_packages() -> None:
 
 def fields_of(command: str) -> list[str]:
     config = import_module(f"litebert.commands.{command.replace('-', '_')}").Config
-    return [field.name.replace("_", "-") for field in dataclasses.fields(config)]
+    names = []
+    for field in dataclasses.fields(config):
+        table: Any = field.default_factory
+        entries = dataclasses.fields(table) if dataclasses.is_dataclass(table) else ()
+        names += [f"{field.name}.{entry.name}" for entry in entries] or [field.name]
+    return [name.replace("_", "-") for name in names]
 
 
 @pytest.mark.parametrize(("command", "flag"), [(command, flag) for command in RECIPES for flag in fields_of(command)])
