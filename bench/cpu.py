@@ -44,7 +44,7 @@ from litebert.inference import Model
 from litebert.inference.exported import by_session
 from litebert.interop.onnx import Vectors, graph_of
 from litebert.interop.onnx_int8 import quantize_graph
-from litebert.model.backends.int8 import use_int8
+from litebert.model.backends.int8 import enable_int8
 
 Answer = Callable[[list[str]], Any]
 """Texts in, their vectors out."""
@@ -80,7 +80,7 @@ def texts_of(model: Model, lines: list[str], length: int) -> list[str]:
 def ours(folder: Path, examples: list[Example], work: Path) -> dict[str, Answer]:
     model = litebert.load(folder, engine="torch")
     by_onednn = quantized(model, examples)
-    use_int8(by_onednn.encoder, by_onednn.int8, native=False)
+    enable_int8(by_onednn.encoder, by_onednn.int8, native=False)
     found = {
         "litebert fp32": model.embed,
         "litebert int8 by oneDNN": by_onednn.embed,

@@ -17,7 +17,7 @@ from litebert.fewshot.adapt import Adapted
 from litebert.fewshot.persistence import Saved
 from litebert.inference.model import Model
 from litebert.interop.formats import is_here, load_any
-from litebert.model.backends.int8 import has_int8, use_int8
+from litebert.model.backends.int8 import enable_int8, has_int8
 
 Engine = Literal["auto", "torch", "bf16", "int8"]
 
@@ -45,8 +45,8 @@ def load(path_or_name: str | Path, engine: Engine = "auto") -> Model:
 
     `engine`, on a CPU: "int8" computes from eight bits, several times as fast and a little less exact; "bf16" in
     bfloat16, between the two; "torch" in float32; "auto" from eight bits where the folder holds them (`litebert
-    quantize`) and the CPU can, else in float32. Eight bits are computed by code of our own, compiled for this CPU when
-    it is first needed, if a C++ compiler is here and a short trial finds it faster; else by oneDNN.
+    quantize`) and the CPU can, else in float32. int8 runs on the native engine, compiled for this CPU when it is first
+    needed, where a C++ compiler is installed; else on oneDNN.
     """
     return load_beside((), path_or_name, engine)
 
@@ -69,7 +69,7 @@ def _whole(path_or_name: str | Path, engine: Engine, others: Sequence[Model]) ->
     model.source = str(path_or_name) if is_name else path.resolve()
     model.int8, model.bf16 = folder.int8, engine == "bf16"
     if engine == "int8" or (engine == "auto" and folder.int8 is not None and has_int8()):
-        use_int8(model.encoder, folder.int8)
+        enable_int8(model.encoder, folder.int8)
     same = next((other for other in others if _computes_alike(model, other)), None)
     if same is not None:
         model.albert.encoder = same.encoder

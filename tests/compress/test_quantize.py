@@ -91,8 +91,7 @@ def test_a_folder_of_another_kind_can_be_asked_in_eight_bits(model: Model) -> No
 
 def test_a_cpu_without_eight_bits_uses_the_weights_in_float32(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
-    for name in ("kernel", "fastest_kernel"):
-        monkeypatch.setattr(f"litebert.model.backends.int8.{name}", lambda: None)
+    monkeypatch.setattr("litebert.model.backends.int8.verified_native_library", lambda: None)
     assert not litebert.load(folder).answers_in_int8
     with pytest.raises(ConfigError, match="no instructions"):
         litebert.load(folder, engine="int8")

@@ -17,8 +17,8 @@ from litebert.files import read_json, write_json
 from litebert.inference import Model
 from litebert.inference.early_exit import Exits, early_scores, exits_for, measured_exits, quarters
 from litebert.model import Albert, AlbertConfig, Encoder
-from litebert.model.backends.int8 import fastest_kernel, has_int8, use_int8
-from litebert.model.backends.native import NativePasses
+from litebert.model.backends.int8 import enable_int8, has_int8, verified_native_library
+from litebert.model.backends.native import NativeInt8Backend
 from litebert.tasks import Classify
 from litebert.tasks.classify import Exit
 
@@ -41,7 +41,7 @@ def taught(**changes: Any) -> Model:
 
 @pytest.fixture
 def own_code() -> None:
-    if fastest_kernel() is None:
+    if verified_native_library() is None:
         pytest.skip("no code of our own for eight bits")
 
 
@@ -73,7 +73,7 @@ def test_each_text_gets_the_scores_of_the_depth_at_which_it_is_sure(changes: dic
 @pytest.mark.skipif(not has_int8(), reason="this CPU has no instructions for eight bits")
 def test_eight_bits_stop_early_too() -> None:
     model = taught()
-    use_int8(model.encoder)
+    enable_int8(model.encoder)
     batch, task = batch_of(model, TEXTS), Classify(["a", "b", "c"])
     with torch.inference_mode():
         truth = task.scores(model.albert, batch)["scores"]
@@ -98,7 +98,7 @@ def test_native_code_looks_for_itself_and_says_the_same(
     changes: dict[str, object], threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = taught(**{"initializer_range": 0.15} | changes)  # more sure after two passes than after one
-    use_int8(model.encoder)
+    enable_int8(model.encoder)
     texts = [(TEXTS[n % 5] * (1 + n * n % 13))[:90] for n in range(30)]  # more than one group of 384 tokens
     batch, task, before = batch_of(model, texts), Classify(["a", "b", "c"]), torch.get_num_threads()
     assert batch.real.sum() > 800
@@ -150,7 +150,7 @@ def native_input(batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
 @pytest.mark.usefixtures("own_code")
 def test_native_code_refuses_sequences_of_nothing() -> None:
     model = taught()
-    use_int8(model.encoder)
+    enable_int8(model.encoder)
     ids, lengths = torch.tensor([5, 6]), torch.tensor([2, *[0] * 100])
     with torch.inference_mode(), pytest.raises(DataError, match="or are not of 1 to 2"):
         model.encoder.until_sure(ids, lengths, torch.zeros_like(ids), [2, 4], nn.Linear(32, 3), 1.0)
@@ -164,7 +164,7 @@ def test_native_code_leaves_to_torch_what_it_cannot_look_at(kind: str, monkeypat
             return 2 * super().forward(given)
 
     model, heard = taught(depth_embedding=kind == "depths"), list[int]()
-    use_int8(model.encoder)
+    enable_int8(model.encoder)
     batch, task = batch_of(model, TEXTS), Classify(["a", "b", "c"])
     head: Any = model.albert.heads[task.head_name]
     match kind:
@@ -175,8 +175,10 @@ def test_native_code_leaves_to_torch_what_it_cannot_look_at(kind: str, monkeypat
         case "a part of their own":
             head.linear.__class__ = Doubled
     looked: list[int] = []
-    until_sure = NativePasses.until_sure
-    monkeypatch.setattr(NativePasses, "until_sure", lambda *given: (looked.append(1), until_sure(*given))[1])
+    classify_early = NativeInt8Backend.classify_early
+    monkeypatch.setattr(
+        NativeInt8Backend, "classify_early", lambda *given: (looked.append(1), classify_early(*given))[1]
+    )
     with torch.inference_mode():
         found, passes = early_scores(model.albert, task, batch, Exits([2, 4], 1.1))
         truth = task.scores(model.albert, batch)["scores"]
@@ -191,7 +193,7 @@ def test_native_code_leaves_to_torch_what_it_cannot_look_at(kind: str, monkeypat
 def test_depths_that_do_not_grow_are_refused(depths: list[int], eight: bool) -> None:
     model = taught()
     if eight:
-        use_int8(model.encoder)
+        enable_int8(model.encoder)
     batch, task = batch_of(model, TEXTS), Classify(["a", "b", "c"])
     with torch.inference_mode(), pytest.raises(ConfigError, match="must grow"):
         early_scores(model.albert, task, batch, Exits(depths, 0.9))

@@ -79,7 +79,7 @@ def run(config: Config) -> None:
     if config.to == "int8" and not has_int8():
         raise ConfigError(
             "this CPU has no instructions for eight bits (AVX-512 VNNI or AMX; with a C++ compiler AVX2 or ARM's dot "
-            "products will do), or gains nothing by them; quantize on one that does, or use --to bf16"
+            "products will do); quantize on one that does, or use --to bf16"
         )
     console = make_console()
     with status(console, f"loading {config.model}"):

@@ -16,8 +16,9 @@ from litebert.errors import ConfigError, DataError
 from litebert.fewshot import Adapted
 from litebert.inference import Model
 from litebert.interop.weights import LARGE
-from litebert.model.backends.int8 import Observer, Ranges, leave_int8, use_int8
-from litebert.model.quantize import rounded
+from litebert.model.backends.int8 import disable_int8, enable_int8, record_ranges
+from litebert.model.backends.onednn_int8 import ActivationRanges
+from litebert.model.quantize import quantize_per_row
 
 MOST = 256
 """Examples that ranges are taken from, and as many others that the loss is measured on."""
@@ -46,18 +47,18 @@ def quantized(
         raise ConfigError(
             f"the model is on {model.device}, and eight bits are for CPUs; bring it there: model.to('cpu')"
         )
-    ranges = _ranges(model, examples[:MOST], advance) if examples else Ranges()
+    ranges = _ranges(model, examples[:MOST], advance) if examples else ActivationRanges()
     albert = copy.deepcopy(model.albert).eval()
-    leave_int8(albert.encoder)
+    disable_int8(albert.encoder)
     with torch.no_grad():
         for name, weight in albert.named_parameters():
             matrices = 3 if name.endswith("qkv.weight") else 1  # as they are saved
             if weight.dim() == 2 and weight.numel() > matrices * LARGE:
-                whole, scale = rounded(weight)
+                whole, scale = quantize_per_row(weight)
                 weight.copy_(whole * scale[:, None])
     found = Model(albert, model.tokenizer, model.task, model.max_length, model.after)
     found.int8, found.source = ranges, model.source
-    use_int8(albert.encoder, ranges)
+    enable_int8(albert.encoder, ranges)
     return found
 
 
@@ -83,17 +84,12 @@ def loss_of(
     return Loss((off / length).sqrt().tolist())
 
 
-def _ranges(model: Model, examples: Sequence[Example], advance: Callable[[int], None]) -> Ranges:
-    observer, before = Observer(model.encoder), (model.encoder.run_block, model.encoder.run_all)
-    model.encoder.run_block, model.encoder.run_all = observer, None
-    try:
+def _ranges(model: Model, examples: Sequence[Example], advance: Callable[[int], None]) -> ActivationRanges:
+    with record_ranges(model.encoder) as ranges, torch.inference_mode():
         for batch in _batches(model, examples):
-            with torch.inference_mode():
-                model.encoder(batch.input_ids, batch.real, batch.token_type_ids)
+            model.encoder(batch.input_ids, batch.real, batch.token_type_ids)
             advance(len(batch.input_ids))
-    finally:
-        model.encoder.run_block, model.encoder.run_all = before
-    return observer.ranges
+    return ranges
 
 
 def _batches(model: Model, examples: Sequence[Example]) -> list[Batch]:

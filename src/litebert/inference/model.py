@@ -21,7 +21,8 @@ from litebert.inference.early_exit import Exits, early_scores, exits_for
 from litebert.interop.huggingface import Folder, save_folder
 from litebert.model import Albert, AlbertConfig, Encoder
 from litebert.model.backends.cuda_graphs import is_small
-from litebert.model.backends.int8 import Ranges, is_int8, leave_int8
+from litebert.model.backends.int8 import disable_int8, is_int8
+from litebert.model.backends.onednn_int8 import ActivationRanges
 from litebert.model.sentence_head import SentenceHead, SentenceMap, unit
 from litebert.search.knn import Hit, hits_among
 from litebert.tasks import Mask, Task
@@ -64,7 +65,7 @@ class Model:
             self.after = after
         self.source: str | Path | None = None
         """The name or the folder it was loaded from."""
-        self.int8: Ranges | None = None
+        self.int8: ActivationRanges | None = None
         """Saved in eight bits; between what the inputs of its products lie, empty where that is not known."""
         self.exits: Exits | None = None
         """Whether, and when, a text whose class is clear needs no further passes; for classifiers."""
@@ -146,7 +147,7 @@ class Model:
         weights are used in float32."""
         self.albert.to(device)
         if self.device.type != "cpu" and self.answers_in_int8:
-            leave_int8(self.encoder)  # whose products are a CPU's
+            disable_int8(self.encoder)  # whose products are a CPU's
         return self
 
     def save(self, path: str | Path, half: bool = False) -> None:

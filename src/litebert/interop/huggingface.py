@@ -22,7 +22,8 @@ from litebert.files import HASH_FILE, atomic_path, file_sha256, read_json, write
 from litebert.interop.sentence_transformers import read_map, write_modules
 from litebert.interop.weights import in_eight_bits
 from litebert.model import Albert, AlbertConfig, Encoder, pretraining_heads
-from litebert.model.backends.int8 import Ranges, places_of
+from litebert.model.backends.int8 import range_names
+from litebert.model.backends.onednn_int8 import ActivationRanges
 from litebert.model.sentence_head import SentenceHead, SentenceMap
 from litebert.tasks import TASKS, Task
 from litebert.tasks.mask import Mask
@@ -80,7 +81,7 @@ class Folder:
     """The longest sequence the model was trained on, as far as the folder says."""
     after: SentenceMap | None = None
     """What vectors of sentences go through."""
-    int8: Ranges | None = None
+    int8: ActivationRanges | None = None
     """Weights are held in eight bits, and between what its products' inputs lie, empty if that is not known."""
 
 
@@ -223,11 +224,11 @@ def tensors_of(model: Albert) -> Iterator[tuple[str, Tensor]]:
             yield theirs, tensor.clone()  # safetensors takes no two names for one memory
 
 
-def _ranges_of(settings: dict[str, Any], encoder: Encoder, folder: Path) -> Ranges | None:
+def _ranges_of(settings: dict[str, Any], encoder: Encoder, folder: Path) -> ActivationRanges | None:
     found = settings.get("litebert", {}).get("int8")
     if found is None:
         return None
-    fits = isinstance(found, dict) and set(found) in (set(), set(places_of(encoder)))
+    fits = isinstance(found, dict) and set(found) in (set(), set(range_names(encoder)))
     if not fits or not all(_is_range(both) for both in found.values()):
         raise CheckpointError(
             f"{folder / 'config.json'}: litebert.int8 must say between what numbers the inputs of products lie, or "

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from litebert.interop.weights import LARGE
-from litebert.model.quantize import rounded
+from litebert.model.quantize import quantize_per_row
 
 if TYPE_CHECKING:
     import onnx
@@ -118,7 +118,7 @@ class _Change:
     def _rounded(self, name: str, by_rows: bool = True, turned: bool = False) -> tuple[str, np.ndarray]:
         """Under what name the whole numbers of a matrix stand, and a scale for each of its rows or columns."""
         matrix = torch.from_numpy(np.array(self.onnx.numpy_helper.to_array(self._matrices[name])))
-        eight, scales = rounded(matrix if by_rows else matrix.T)
+        eight, scales = quantize_per_row(matrix if by_rows else matrix.T)
         self.replaced.add(name)
         return self._constant(f"{name}.eight_bits", (eight.T if turned else eight).contiguous().numpy()), scales.numpy()
 

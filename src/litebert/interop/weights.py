@@ -14,7 +14,7 @@ from torch import Tensor
 
 from litebert.errors import CheckpointError
 from litebert.files import read_json
-from litebert.model.quantize import rounded
+from litebert.model.quantize import quantize_per_row
 
 FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 """Where a folder keeps its weights; the first that is there counts."""
@@ -111,7 +111,7 @@ def in_eight_bits(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]
         if tensor.dim() != 2 or tensor.numel() <= LARGE:
             yield name, tensor
             continue
-        whole, scale = rounded(tensor.float())
+        whole, scale = quantize_per_row(tensor.float())
         yield name, whole
         yield name + SCALE, scale
 

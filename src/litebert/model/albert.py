@@ -29,7 +29,7 @@ from litebert.model.init import initialize
 from litebert.model.lora import DepthAdapters
 
 if TYPE_CHECKING:
-    from litebert.model.backends.native import NativePasses
+    from litebert.model.backends.native import NativeInt8Backend
 
 WeightAt = Callable[[str, Tensor, int, int], Tensor]
 """(name, weight, pass, passes) -> the weight as that pass of so many sees it. Names are those of the encoder's
@@ -113,7 +113,7 @@ class Encoder(nn.Module):
         self.run_block: RunBlock = run_block
         """One block, where passes are not one function. `torch.compile` it and every pass of every depth uses the one
         compiled block."""
-        self.run_all: NativePasses | None = None
+        self.run_all: NativeInt8Backend | None = None
         """What computes all passes in one go, in the place of the loop over them."""
         self.unpadded = False
         """On a CPU, leave even a little padding out of all but attention."""
@@ -355,7 +355,7 @@ class Encoder(nn.Module):
         depths = self._checked_depths(depths)
         first, longest = lengths.cumsum(0) - lengths, int(lengths.max())
         hidden = self._begun(input_ids, lengths, first, token_type_ids, longest)
-        return self.run_all.until_sure(self, hidden, lengths, self._attention_bias(longest), depths, head, sure)
+        return self.run_all.classify_early(self, hidden, lengths, self._attention_bias(longest), depths, head, sure)
 
     def vectors(
         self,
@@ -375,7 +375,7 @@ class Encoder(nn.Module):
             return None
         longest = int(lengths.max())
         self._check_length(longest)
-        return self.run_all.vectors(
+        return self.run_all.embed(
             self, input_ids, lengths, token_type_ids, self._attention_bias(longest), linear, counts
         )
 

@@ -1,4 +1,4 @@
-// What a CPU with AMX computes in its tiles, for one without: compiled into native.cpp by `-include`.
+// AMX tiles in plain C++, for CPUs without AMX: compiled into the native engine by `-include`.
 #pragma once
 #include <immintrin.h>
 #include <sys/syscall.h>
@@ -17,26 +17,26 @@
 #undef _tile_stored
 #undef _tile_dpbusd
 #undef _tile_dpbf16ps
-#define _tile_loadconfig(shapes) tiles_here::configure(shapes)
-#define _tile_release() tiles_here::configured = false
-#define _tile_zero(tile) tiles_here::zero(tile)
-#define _tile_loadd(tile, from, next) tiles_here::load(tile, reinterpret_cast<const char*>(from), next)
-#define _tile_stored(tile, to, next) tiles_here::store(tile, reinterpret_cast<char*>(to), next)
-#define _tile_dpbusd(sums, a, b) tiles_here::add_products<int32_t, uint8_t, int8_t>(sums, a, b)
-#define _tile_dpbf16ps(sums, a, b) tiles_here::add_products<float, tiles_here::Half, tiles_here::Half>(sums, a, b)
-#ifdef REFUSED
+#define _tile_loadconfig(shapes) emulated_amx::configure(shapes)
+#define _tile_release() emulated_amx::configured = false
+#define _tile_zero(tile) emulated_amx::zero(tile)
+#define _tile_loadd(tile, from, next) emulated_amx::load(tile, reinterpret_cast<const char*>(from), next)
+#define _tile_stored(tile, to, next) emulated_amx::store(tile, reinterpret_cast<char*>(to), next)
+#define _tile_dpbusd(sums, a, b) emulated_amx::add_products<int32_t, uint8_t, int8_t>(sums, a, b)
+#define _tile_dpbf16ps(sums, a, b) emulated_amx::add_products<float, emulated_amx::BFloat16, emulated_amx::BFloat16>(sums, a, b)
+#ifdef REFUSE_AMX
 #define syscall(...) -1L
 #else
 #define syscall(...) 0L
 #endif
 
-namespace tiles_here {
+namespace emulated_amx {
 
 constexpr int ROWS = 16, BYTES = 64;
 thread_local bool configured = false;
 alignas(64) thread_local char tiles[8][ROWS][BYTES];
 
-struct Half {
+struct BFloat16 {
     uint16_t bits;
     operator float() const {
         const uint32_t wide = static_cast<uint32_t>(bits) << 16;
@@ -46,14 +46,14 @@ struct Half {
     }
 };
 
-inline void check() {
-    if (!configured) __builtin_trap();  // as a CPU does
+inline void check_configured() {
+    if (!configured) __builtin_trap();  // as the CPU does
 }
 
-// What the manual says of the 64 bytes: the table's number, where to go on, widths in bytes, and rows.
-inline void configure(const void* given) {
+// The 64 bytes of the manual: palette, start row, bytes per row of each tile, rows of each tile.
+inline void configure(const void* config) {
     uint8_t shapes[64];
-    std::memcpy(shapes, given, sizeof shapes);
+    std::memcpy(shapes, config, sizeof shapes);
     for (int tile = 0; tile < 8; ++tile) {
         uint16_t bytes;
         std::memcpy(&bytes, shapes + 16 + 2 * tile, sizeof bytes);
@@ -64,23 +64,23 @@ inline void configure(const void* given) {
 }
 
 inline void zero(int tile) {
-    check();
+    check_configured();
     std::memset(tiles[tile], 0, sizeof tiles[tile]);
 }
 
 inline void load(int tile, const char* from, size_t next) {
-    check();
+    check_configured();
     for (int row = 0; row < ROWS; ++row) std::memcpy(tiles[tile][row], from + row * next, BYTES);
 }
 
 inline void store(int tile, char* to, size_t next) {
-    check();
+    check_configured();
     for (int row = 0; row < ROWS; ++row) std::memcpy(to + row * next, tiles[tile][row], BYTES);
 }
 
 template <typename Sum, typename A, typename B>
 void add_products(int sums, int a, int b) {
-    check();
+    check_configured();
     constexpr int PARTS = sizeof(Sum) / sizeof(A);
     for (int row = 0; row < ROWS; ++row)
         for (int column = 0; column < ROWS; ++column) {
@@ -98,4 +98,4 @@ void add_products(int sums, int a, int b) {
         }
 }
 
-}  // namespace tiles_here
+}  // namespace emulated_amx
