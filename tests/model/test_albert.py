@@ -348,7 +348,7 @@ def test_inputs_embeds_stand_in_for_words(tiny_config: AlbertConfig) -> None:
 def test_relative_bias_is_added_to_the_scores_by_distance_and_head(tiny_config: AlbertConfig) -> None:
     config = replace(tiny_config, relative_attention_distance=2)
     encoder = encoder_of(config)
-    bias = encoder._attention_bias(5)
+    bias = encoder.attention_bias(5)
     assert bias is not None
     assert bias.shape == (4, 5, 5)
     table = encoder.relative_bias

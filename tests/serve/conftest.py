@@ -119,7 +119,7 @@ Start = Callable[..., Any]
 
 @pytest.fixture
 def start(registry: Registry) -> Iterator[Start]:
-    """Start a server in this process: `start(limits)` gives a client."""
+    """Start a server in this process: `start(limits)` gives a client. `served` are the models, by default all."""
     peer("fastapi")
     from starlette.testclient import TestClient
 
@@ -131,10 +131,13 @@ def start(registry: Registry) -> Iterator[Start]:
             limits: Limits | None = None,
             access: AccessControl | None = None,
             state: ServerState | None = None,
+            served: Registry | None = None,
             **more: Any,
         ) -> Any:
             given = limits or Limits()
-            gate = build_app(lambda: Service(registry, given, **more), given, access or AccessControl(), state)
+            gate = build_app(
+                lambda: Service(served or registry, given, **more), given, access or AccessControl(), state
+            )
             return stack.enter_context(TestClient(gate, base_url="http://localhost"))
 
         yield begin

@@ -12,9 +12,13 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import torch
 
 import litebert
 from litebert.inference import Model
+from litebert.model.attention_maps import attention_maps
+from litebert.model.backends.int8 import has_int8
+from litebert.serve.attention_maps import inspect_text
 from litebert.serve.limits import Limits
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service
@@ -270,6 +274,55 @@ def test_attention_is_that_of_transformers(client: Any, folders: dict[str, Path]
     last = litebert.load(folders["classify"]).predict([TEXTS[1]])[0]
     assert told[-1]["answer"]["probabilities"] == pytest.approx(last.probabilities, abs=1e-5)
     assert client.post("/inside", json={"text": "the " * 80}).status_code == 400
+
+
+@pytest.mark.skipif(not has_int8(), reason="this CPU has no instructions for int8")
+def test_an_int8_model_shows_its_attention_and_its_predictions_by_depth(
+    start: Start, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    from litebert.compress.quantize import quantized
+
+    quantized(litebert.load(folders["classify"])).save(tmp_path / "small")
+    server = start(served=Registry.load([str(tmp_path / "small"), str(folders["classify"])]))
+    small, large = (
+        server.post("/inside", json={"text": TEXTS[1], "model": name}).json() for name in ("small", "classify")
+    )
+    model = litebert.load(tmp_path / "small")
+    assert model.answers_in_int8
+    assert (small["depths"], small["heads"]) == (3, 4)
+    np.testing.assert_allclose(np.sum(small["attention"], axis=-1), 1, atol=0.05)  # rounded to 3 digits
+    np.testing.assert_allclose(small["attention"], large["attention"], atol=0.02)
+    assert small["attention"] != large["attention"]
+    for step in small["by_depth"]:
+        model.passes = step["depth"]
+        expected = model.predict([TEXTS[1]])[0].probabilities
+        assert step["answer"]["probabilities"] == pytest.approx(expected, abs=1e-3)
+    assert [step["depth"] for step in small["by_depth"]] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("engine", ["torch", "int8"])
+def test_inspecting_a_text_leaves_the_encoder_alone(
+    engine: Any, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other requests may use it at the same time."""
+    if engine == "int8" and not has_int8():
+        pytest.skip("this CPU has no instructions for int8")
+    model = litebert.load(folders["classify"], engine=engine)
+    before = model.predict([TEXTS[1]])[0].probabilities
+    parts = {id(module): dict(vars(module)) for module in model.encoder.modules()}
+
+    def refuse(module: torch.nn.Module, name: str, value: Any) -> None:
+        raise AssertionError(f"{type(module).__name__}.{name} was set")
+
+    monkeypatch.setattr(torch.nn.Module, "__setattr__", refuse)
+    maps = attention_maps(model.encoder, torch.tensor(model.tokenizer.encode([TEXTS[1]])[0].ids))
+    monkeypatch.undo()
+    shown = inspect_text(model, TEXTS[1])
+    assert len(maps) == shown["depths"] == len(shown["by_depth"]) == 3
+    for module in model.encoder.modules():
+        assert vars(module).keys() == parts[id(module)].keys()
+        assert all(value is parts[id(module)][name] for name, value in vars(module).items())
+    assert model.predict([TEXTS[1]])[0].probabilities == before
 
 
 def test_a_translator_has_no_answers_after_fewer_passes(client: Any) -> None:

@@ -355,7 +355,7 @@ class Encoder(nn.Module):
         depths = self._checked_depths(depths)
         first, longest = lengths.cumsum(0) - lengths, int(lengths.max())
         hidden = self._begun(input_ids, lengths, first, token_type_ids, longest)
-        return self.run_all.classify_early(self, hidden, lengths, self._attention_bias(longest), depths, head, sure)
+        return self.run_all.classify_early(self, hidden, lengths, self.attention_bias(longest), depths, head, sure)
 
     def vectors(
         self,
@@ -376,7 +376,7 @@ class Encoder(nn.Module):
         longest = int(lengths.max())
         self._check_length(longest)
         return self.run_all.embed(
-            self, input_ids, lengths, token_type_ids, self._attention_bias(longest), linear, counts
+            self, input_ids, lengths, token_type_ids, self.attention_bias(longest), linear, counts
         )
 
     def _checked_depths(self, depths: Sequence[int]) -> list[int]:
@@ -436,7 +436,7 @@ class Encoder(nn.Module):
         wanted_after: dict[int, Tensor] | None = None, done: int = 0,
     ) -> Tensor:  # (T or R, H)  # fmt: skip
         """All passes but those that are `done`. `wanted_after` gets the states after those that it names."""
-        bias = self._attention_bias(layout.length)
+        bias = self.attention_bias(layout.length)
         passes = self.checked_depth(depth)
         if self.run_all is not None:
             for end in sorted({*(wanted_after or ()), passes} - {*range(done + 1)}):
@@ -528,7 +528,7 @@ class Encoder(nn.Module):
             seen[name] = weight if self.weight_at is None else self.weight_at(path, weight, layer, passes)
         return block, seen
 
-    def _attention_bias(self, length: int) -> Tensor | None:  # (N, L, L)
+    def attention_bias(self, length: int) -> Tensor | None:  # (N, L, L)
         """The learned bias by relative distance, spread out once for all passes."""
         if self.relative_bias is None:
             return None

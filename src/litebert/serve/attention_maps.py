@@ -1,89 +1,84 @@
-"""What happens between the first pass and the last: who looks at whom, and what the answer would be so far.
-
-Shapes: T tokens, N heads, D channels per head.
-"""
+"""The answer of /inside: attention maps of every pass, and what the model would predict after it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from litebert.data.batches import Example
 from litebert.errors import DataError
 from litebert.fewshot import Adapted
 from litebert.inference import Model
 from litebert.inference.records import as_record
-from litebert.model.albert import _linear
-from litebert.model.attention import Dense
-from litebert.serve.engine import temporary_depth
+from litebert.model.attention_maps import attention_maps
 from litebert.serve.limits import ApiError
 from litebert.tasks import Mask, Task
 
-MOST_TOKENS = 64
-DIGITS = 3
+MAX_TOKENS = 64
+DECIMALS = 3
 
 
-def look_inside(model: Model, text: str) -> dict[str, Any]:
-    """Tokens, the attention of every head in every pass, and the answer after each."""
+def inspect_text(model: Model, text: str) -> dict[str, Any]:
+    """Tokens, the attention of every head in every pass, and the prediction after each pass."""
     encoding = model.tokenizer.encode([text])[0]
-    if len(encoding.ids) > MOST_TOKENS:
+    if len(encoding.ids) > MAX_TOKENS:
         raise ApiError(
-            400, f"text: {len(encoding.ids)} tokens; inside shows up to {MOST_TOKENS}: shorten it", param="text"
+            400, f"text: {len(encoding.ids)} tokens; /inside shows up to {MAX_TOKENS}: shorten it", param="text"
         )
-    ids = torch.tensor([encoding.ids], device=model.device)
-    seen = attention_of(model, ids)
+    with model.answering(), torch.inference_mode():
+        maps = attention_maps(model.encoder, torch.tensor(encoding.ids, device=model.device))
     return {
-        "tokens": encoding.tokens, "depths": len(seen), "heads": model.config.num_attention_heads,
-        "attention": [[_rounded(head) for head in depth] for depth in seen],
-        "by_depth": by_depth(model, text),
+        "tokens": encoding.tokens, "depths": len(maps), "heads": model.config.num_attention_heads,
+        "attention": [[_rounded(head) for head in heads] for heads in maps],
+        "by_depth": predictions_by_depth(model, text),
     }  # fmt: skip
 
 
-def attention_of(model: Model, ids: Tensor) -> list[Tensor]:  # of (N, T, T)
-    """The shares in which each token takes from the others, for every block of every pass."""
-    encoder, found = model.encoder, []
-    original = encoder.run_block
-
-    def looking(attention: Any, ffn: Any, hidden: Tensor, layout: Dense, bias: Tensor | None, *rest: Any) -> Tensor:
-        seen = rest[1] if len(rest) > 1 else None
-        qkv = _linear(attention.qkv, hidden.float(), seen, "qkv").unflatten(-1, (3, attention.num_heads, -1))
-        q, k, _ = qkv.unbind(-3)  # (T, N, D) each
-        scores = torch.einsum("inc,jnc->nij", q, k) / q.shape[-1] ** 0.5
-        found.append((scores if bias is None else scores + bias).softmax(-1))
-        return original(attention, ffn, hidden, layout, bias, *rest)
-
-    encoder.run_block = looking
-    try:
-        with torch.inference_mode():
-            model.albert.eval()
-            encoder.after_passes([model.passes], ids)
-    finally:
-        encoder.run_block = original
-    return found
-
-
-def by_depth(model: Model, text: str) -> list[dict[str, Any]]:
-    """The answer if the model stopped after each pass; nothing where it has none to give for a text alone."""
+def predictions_by_depth(model: Model, text: str) -> list[dict[str, Any]]:
+    """The prediction from the hidden states after each pass; empty if the model makes none for a text alone."""
     task = model.task
-    if task is None or task.own_depths or isinstance(model, Adapted) or not _can_answer(model, task, text):
+    if task is None or task.own_depths or isinstance(model, Adapted):
         return []
-    answers = []
+    examples = _examples_of(model, task, text)
+    if not examples:
+        return []
+    reader = Model(model.albert, model.tokenizer, task, model.max_length)  # without early exit
+    reader.bf16 = model.bf16
+    states = [_states_by_depth(model, example) for example in examples]
+    record, predictions = task.parse(text, "text"), []
     for depth in range(1, model.passes + 1):
-        with temporary_depth(model, depth):
-            answers.append({"depth": depth, "answer": as_record(model.predict([text])[0])})
-    return answers
+        at_depth = [
+            replace(example, states=[sequence[:, depth - 1 : depth] for sequence in sequences])
+            for example, sequences in zip(examples, states, strict=True)
+        ]
+        scores = reader.score_examples(task, at_depth)
+        predictions.append({"depth": depth, "answer": as_record(task.answer(record, at_depth[0], scores[0]))})
+    return predictions
 
 
-def _can_answer(model: Model, task: Task[Any, Any], text: str) -> bool:
+def _examples_of(model: Model, task: Task[Any, Any], text: str) -> Sequence[Example]:
+    """The text as the task reads it; nothing if it needs more than this text."""
     if isinstance(task, Mask) and model.tokenizer.specials["mask"] not in text:
-        return False
+        return []
     try:
-        task.features([task.parse(text, "text")], model.tokenizer, model.max_length)
+        return task.features([task.parse(text, "text")], model.tokenizer, model.max_length)
     except DataError:
-        return False
-    return True
+        return []
+
+
+def _states_by_depth(model: Model, example: Example) -> list[Tensor]:  # (L, passes, H) for each sequence
+    states = []
+    for sequence in example.sequences:
+        ids, types = (torch.tensor([row], device=model.device) for row in (sequence.ids, sequence.type_ids))
+        with model.answering(), torch.inference_mode():
+            by_depth = model.encoder.after_passes(range(1, model.passes + 1), ids, None, types)
+        states.append(torch.cat(by_depth).transpose(0, 1).cpu())
+    return states
 
 
 def _rounded(rows: Tensor) -> list[list[float]]:
-    return [[round(value, DIGITS) for value in row] for row in rows.tolist()]
+    return [[round(value, DECIMALS) for value in row] for row in rows.tolist()]

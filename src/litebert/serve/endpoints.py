@@ -13,7 +13,7 @@ from litebert.inference import Model
 from litebert.model.sentence_head import unit
 from litebert.serve import request_schema as schema
 from litebert.serve import response_schema as answers
-from litebert.serve.attention_maps import MOST_TOKENS, look_inside
+from litebert.serve.attention_maps import MAX_TOKENS, inspect_text
 from litebert.serve.limits import ApiError, check_count, check_lengths, check_texts
 from litebert.serve.registry import ServedModel
 from litebert.serve.service import Service
@@ -155,8 +155,8 @@ async def inside(given: schema.InsideRequest, request: Request) -> Response:
         served = await service.find(given.model)
     else:
         served = service.registry.for_vectors(None)
-    work = MOST_TOKENS * served.model.passes // 2
-    found = await service.engine.batcher.call(lambda: look_inside(served.model, given.text), work)
+    work = MAX_TOKENS * served.model.passes // 2
+    found = await service.engine.batcher.call(lambda: inspect_text(served.model, given.text), work)
     return await json_response(service, {"model": served.name} | found)
 
 
