@@ -282,9 +282,7 @@ def index(options: argparse.Namespace) -> None:
     print("| storage | MB on disk | vectors/s added | ms a query | 20 at once, ms each | top 10 as exact | peak MB |")
     print("|---|---|---|---|---|---|---|")
     truth: list[set[int]] | None = None
-    for storage, approximate in [("float32", False), ("int8", False), ("binary", False)] + [
-        ("int8", True)
-    ] * options.approximate:
+    for storage, approximate in [("float32", False), ("int8", False)] + [("int8", True)] * options.approximate:
         made: Any = storage
         folder = options.out / f"{storage}{approximate}"
         kept = Index.create(folder, model, options.size, made, approximate)

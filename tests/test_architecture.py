@@ -22,10 +22,8 @@ LEAVES = {"errors": set(), "builtin": set(), "tokenizer": {"errors", "files"}, "
           "train": {"errors", "files", "console", "device"}}  # fmt: skip
 """Packages that may import less than the order allows, so that each can be read, or taken out, alone."""
 UNTIL_MENDED: set[str] = {
-    "compress > commands", "compress > trainers", "interop > commands", "interop > compress", "interop > fewshot",
-    "interop > inference", "measure > commands", "measure > inference", "measure > train", "run_folder > fewshot",
-    "run_folder > inference", "run_folder > loading", "run_folder > train", "search > fewshot", "search > inference",
-    "studies > commands", "fewshot > loading",
+    "compress > commands", "compress > trainers", "interop > commands", "interop > compress", "interop > inference",
+    "measure > commands", "measure > inference", "measure > train", "studies > commands",
 }  # fmt: skip
 
 
@@ -97,7 +95,7 @@ def cycles(graph: dict[str, set[str]]) -> list[set[str]]:
 
 
 CYCLES_UNTIL_MENDED = {
-    "commands", "fewshot", "inference", "interop", "measure", "model", "search", "studies",
+    "commands", "interop", "measure", "model", "studies",
 }  # fmt: skip
 
 

@@ -21,27 +21,7 @@ from litebert.files import read_json, write_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from litebert.inference import Model
-
 INTERRUPTED = 130
-
-
-def set_answering(model: Model, precision: str, passes: int | None = None, speed: float = 1.0) -> None:
-    """How it answers from now on."""
-    from litebert.device import uses_bf16_for_inference
-    from litebert.fewshot import Adapted
-
-    if passes is not None:
-        if isinstance(model, Adapted):
-            raise ConfigError("passes: an adapted model reads at depths of its own choice; leave it out")
-        most = model.config.num_hidden_layers
-        if not 1 <= passes <= most:
-            raise ConfigError(f"passes={passes} must lie between 1 and the {most} that the model has learned with")
-        model.passes = passes
-    if speed != 1:
-        model.set_speed(speed)
-    model.bf16 = uses_bf16_for_inference(precision, model.device)
-    model.encoder.eval().use_eight(precision == "fp8")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import litebert
 from litebert.errors import ConfigError, DataError
-from litebert.inference import Model
+from litebert.inference import Model, pipeline
 from litebert.inference import model as answering
 from litebert.model import Albert, Encoder
 from litebert.tasks import Classify
@@ -119,10 +119,26 @@ def test_in_bfloat16_answers_are_almost_the_same_and_still_float32(model: Model)
 
 def test_a_bare_encoder_says_that_it_answers_nothing(model: Model) -> None:
     bare = Model(Albert(model.config), model.tokenizer)
-    with pytest.raises(litebert.ConfigError, match="teach it with: litebert finetune"):
+    with pytest.raises(litebert.ConfigError, match="train one with: litebert finetune"):
         bare.predict(["x"])
     with pytest.raises(litebert.ConfigError, match="no masked-token head"):
         bare.fill_mask("a [MASK]")
+
+
+def test_a_folder_without_a_tokenizer_loads_and_says_so_where_text_is_read(model: Model, tmp_path: Path) -> None:
+    model.save(tmp_path / "whole")
+    for file in ("tokenizer.json", "spiece.model", "vocab.txt"):
+        (tmp_path / "whole" / file).unlink(missing_ok=True)
+    bare = litebert.load(tmp_path / "whole")
+    ids = torch.tensor([[2, 9, 3]])
+    assert torch.equal(bare.encoder(ids), model.encoder(ids))
+    for use in (bare.embed, bare.predict, lambda texts: bare.fill_mask("a [MASK]"), lambda texts: bare.tokenizer):
+        with pytest.raises(
+            litebert.CheckpointError, match=r"whole: has no tokenizer .*; put the one it was trained with"
+        ):
+            use(["x"])
+    bare.save(tmp_path / "again")
+    assert torch.equal(litebert.load(tmp_path / "again").encoder(ids), model.encoder(ids))
 
 
 def test_answering_leaves_the_model_in_training_if_it_was(model: Model) -> None:
@@ -162,7 +178,7 @@ def test_torch_hub_loads_a_folder(model: Model, tmp_path: Path) -> None:
 
 def test_the_next_batch_is_begun_before_an_answer_is_waited_for(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    send = answering._sent
+    send = pipeline.copy_to_cpu
 
     def watched(values: Mapping[str, Tensor]) -> Callable[[], Mapping[str, Tensor]]:
         order.append("begun")
@@ -176,14 +192,14 @@ def test_the_next_batch_is_begun_before_an_answer_is_waited_for(model: Model, mo
 
     texts = ["one", "two words", "now three words", "and now there are four or more"]
     expected = model.embed(texts)
-    monkeypatch.setattr(answering, "_sent", watched)
+    monkeypatch.setattr(answering, "copy_to_cpu", watched)
     np.testing.assert_allclose(model.embed(texts, batch_size=2), expected, atol=1e-5)
     assert order == ["begun", "begun", "waited", "waited"]
 
 
 def tokenising() -> list[str]:
     """Threads that are at it."""
-    return [one.name for one in threading.enumerate() if one.name.startswith("tokenise")]
+    return [one.name for one in threading.enumerate() if one.name.startswith("tokenize")]
 
 
 def classifier(model: Model) -> Model:
@@ -201,7 +217,7 @@ def test_texts_that_are_tokenised_part_by_part_get_what_they_get_at_once(
     texts = [PROSE[0] * 3, "one", PROSE[1], "two", "three words more", PROSE[2] * 2, "six"][:count]
     asked = classifier(model)
     vectors, answers = model.embed(texts), asked.predict(texts)
-    monkeypatch.setitem(answering.TOKENISED, "cpu", 3)
+    monkeypatch.setitem(answering.TOKENIZER_BATCH, "cpu", 3)
     np.testing.assert_allclose(model.embed(texts), vectors, atol=1e-5)
     assert [one.label for one in asked.predict(texts)] == [one.label for one in answers]
     for now, before in zip(asked.predict(texts), answers, strict=True):
@@ -210,15 +226,15 @@ def test_texts_that_are_tokenised_part_by_part_get_what_they_get_at_once(
 
 
 def test_the_text_behind_the_last_of_a_part_is_the_first_of_the_next(model: Model) -> None:
-    texts = [f"the {number} opened" for number in range(answering.TOKENISED["cpu"] + 2)]
-    edge = slice(answering.TOKENISED["cpu"] - 2, None)
+    texts = [f"the {number} opened" for number in range(answering.TOKENIZER_BATCH["cpu"] + 2)]
+    edge = slice(answering.TOKENIZER_BATCH["cpu"] - 2, None)
     np.testing.assert_allclose(model.embed(texts)[edge], model.embed(texts[edge]), atol=1e-5)
 
 
 def test_texts_may_come_one_by_one(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["one", "two words", "three", "four"]
     expected = model.embed(texts)
-    monkeypatch.setitem(answering.TOKENISED, "cpu", 3)
+    monkeypatch.setitem(answering.TOKENIZER_BATCH, "cpu", 3)
     for given in (iter(texts), dict.fromkeys(texts), np.array(texts), tuple(texts)):
         np.testing.assert_allclose(model.embed(given), expected, atol=1e-5)  # type: ignore[arg-type]
 
@@ -226,7 +242,7 @@ def test_texts_may_come_one_by_one(model: Model, monkeypatch: pytest.MonkeyPatch
 def test_one_part_is_tokenised_while_another_is_computed_and_no_more_than_one(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(answering.TOKENISED, "cpu", 1)
+    monkeypatch.setitem(answering.TOKENIZER_BATCH, "cpu", 1)
     begun = {text: threading.Event() for text in PROSE[:4]}
     encode, compute, computed = model.tokenizer.encode, Model.embed_examples, iter(range(4))
 
@@ -247,7 +263,7 @@ def test_one_part_is_tokenised_while_another_is_computed_and_no_more_than_one(
 
 
 def test_what_goes_wrong_while_tokenising_is_heard_of(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(answering.TOKENISED, "cpu", 2)
+    monkeypatch.setitem(answering.TOKENIZER_BATCH, "cpu", 2)
     encode = model.tokenizer.encode
 
     def fragile(texts: list[str], **rest: int | None) -> object:
@@ -264,14 +280,14 @@ def test_what_goes_wrong_while_tokenising_is_heard_of(model: Model, monkeypatch:
 def test_what_is_no_text_is_refused_by_its_place_before_anything_is_computed(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(answering.TOKENISED, "cpu", 2)
+    monkeypatch.setitem(answering.TOKENIZER_BATCH, "cpu", 2)
     monkeypatch.setattr(Model, "embed_examples", lambda *_: pytest.fail("computed"))
     with pytest.raises(DataError, match="text 4 is 5, a int"):
         model.embed(["one", "two", "three", "four", 5, "six"])  # type: ignore[list-item]
 
 
 def test_a_batch_may_be_larger_than_what_is_tokenised_at_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(answering.TOKENISED, "cpu", 2)
+    monkeypatch.setitem(answering.TOKENIZER_BATCH, "cpu", 2)
     sizes, compute = list[int](), Model.embed_examples
 
     def counted(self: Model, examples: list[object], size: int | None = None) -> np.ndarray:
@@ -284,7 +300,7 @@ def test_a_batch_may_be_larger_than_what_is_tokenised_at_once(model: Model, monk
 
 
 def test_no_thread_is_left_behind_by_a_question_that_fails(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(answering.TOKENISED, "cpu", 1)
+    monkeypatch.setitem(answering.TOKENIZER_BATCH, "cpu", 1)
 
     def fail(*args: object, **rest: object) -> None:
         raise KeyboardInterrupt

@@ -523,7 +523,6 @@ DAMAGES: dict[str, tuple[Any, str]] = {
         "1 tensors have no place",
     ),
     "untied table": (untie, "predictions.decoder.weight is not tied"),
-    "no tokenizer": (lambda f: [(f / n).unlink() for n in ("tokenizer.json", "spiece.model")], "holds none of"),
     "tokenizer too large": (
         lambda f: edit_weights(f, shrink_vocabulary) or edit_config(f, vocab_size=100),
         "the tokenizer has 200 tokens and the model only 100",

@@ -17,7 +17,7 @@ from litebert.model.sentence_head import SentenceMap, unit
 from litebert.search import index as indexing
 from litebert.search import knn as searching
 from litebert.search.index import Index
-from litebert.search.knn import nearest, packed
+from litebert.search.knn import nearest, quantize
 from tests.conftest import PROSE, peer
 
 TEXTS = PROSE[:11]
@@ -29,7 +29,7 @@ def vectors(count: int, size: int = 64, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("block", [7, 1 << 14])
 def test_nearest_finds_what_sorting_all_cosines_finds(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "BLOCK", block)
+    monkeypatch.setattr(searching, "BLOCK_SIZE", block)
     all_of_them, queries = vectors(100), vectors(3, seed=1)
     scores, places = nearest(queries, [all_of_them[:40], all_of_them[40:]], 5)
     wanted = np.argsort(-(queries @ all_of_them.T), axis=1)[:, :5]
@@ -41,41 +41,16 @@ def test_nearest_finds_what_sorting_all_cosines_finds(block: int, monkeypatch: p
 @pytest.mark.parametrize(("storage", "bytes_each", "tolerance"), [("float32", 256, 1e-6), ("int8", 64, 0.01)])
 def test_cosines_survive_storage(storage: Any, bytes_each: int, tolerance: float) -> None:
     all_of_them, queries = vectors(50), vectors(3, seed=1)
-    kept = packed(5 * all_of_them, storage)
+    kept = quantize(5 * all_of_them, storage)
     assert kept[0].nbytes == bytes_each
     scores, places = nearest(queries, [kept], 50, storage)
     np.testing.assert_allclose(scores, np.take_along_axis(queries @ all_of_them.T, places, axis=1), atol=tolerance)
-
-
-def test_signs_find_what_is_near_and_their_bits_are_counted_right() -> None:
-    all_of_them = vectors(500)
-    queries = unit(all_of_them[:9] + 0.02 * vectors(9, seed=1)).astype(np.float32)
-    kept = packed(all_of_them, "binary")
-    assert kept.shape == (500, 8)
-    assert nearest(queries, [kept], 1, "binary")[1].ravel().tolist() == list(range(9))
-    different = kept ^ kept[0]
-    counted = np.unpackbits(different, axis=1).sum(axis=1)
-    np.testing.assert_array_equal(searching._ones(different), counted)
-    np.testing.assert_array_equal(searching._ones(np.ascontiguousarray(different[:, :3])), counted_of(different[:, :3]))
-
-
-def test_eight_times_as_many_are_found_by_signs_and_ordered_by_numbers() -> None:
-    query = np.ones((1, 64), np.float32)
-    query[0, :7] = 10
-    signs = np.ones((8, 64), np.float32)
-    signs[np.arange(7), np.arange(7)] = -1  # one sign differs, and it is that of a large number
-    signs[7, 20:22] = -1  # two differ, of small ones
-    assert nearest(query, [packed(signs, "binary")], 1, "binary")[1].tolist() == [[7]]
 
 
 def only(folder: Path, what: str) -> Path:
     """The one file of this kind in an index of one part."""
     (found,) = folder.glob(f"{what}-*")
     return found
-
-
-def counted_of(rows: np.ndarray) -> np.ndarray:
-    return np.unpackbits(np.ascontiguousarray(rows), axis=1).sum(axis=1)
 
 
 def test_model_search_and_similarity_are_cosines_of_embed(model: Model) -> None:
@@ -92,14 +67,14 @@ def test_model_search_and_similarity_are_cosines_of_embed(model: Model) -> None:
         model.search([TEXTS[0]], TEXTS, top=0)
 
 
-@pytest.mark.parametrize("storage", ["float32", "int8", "binary"])
+@pytest.mark.parametrize("storage", ["float32", "int8"])
 @pytest.mark.parametrize("approximate", [False, True])
 def test_an_index_is_found_again_and_grows(
     storage: Any, approximate: bool, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if approximate:
         peer("usearch")
-    monkeypatch.setattr(indexing, "PART", 4)  # so that adding makes several parts
+    monkeypatch.setattr(indexing, "MAX_PART_TEXTS", 4)  # so that adding makes several parts
     index = Index.create(tmp_path / "index", model, storage=storage, approximate=approximate)
     assert index.search(model, ["nothing is here"]) == [[]]
     assert index.add(model, TEXTS[:5]) == 5
@@ -154,7 +129,7 @@ def test_parts_that_are_written_at_once_do_not_mix(
     Index.create(tmp_path, model, size=32)
     made, texts = vectors(6, 32), TEXTS[:6]
     other = threading.Thread(target=Index.open(tmp_path).add_vectors, args=(made[3:], texts[3:]))
-    save = indexing._save
+    save = indexing._save_array
 
     def slowly(path: Path, values: np.ndarray) -> None:
         if other.ident is None:
@@ -162,7 +137,7 @@ def test_parts_that_are_written_at_once_do_not_mix(
             other.join(0.5)
         save(path, values)
 
-    monkeypatch.setattr(indexing, "_save", slowly)
+    monkeypatch.setattr(indexing, "_save_array", slowly)
     Index.open(tmp_path).add_vectors(made[:3], texts[:3])
     other.join()
     assert [hits[0].text for hits in Index.open(tmp_path).search_vectors(made, 1)] == texts
@@ -204,13 +179,13 @@ def test_a_part_that_could_not_be_written_leaves_no_files(
     def full(*_: object) -> None:
         raise DataError("no space left")
 
-    monkeypatch.setattr(indexing, "_save", full)
+    monkeypatch.setattr(indexing, "_save_array", full)
     with pytest.raises(DataError, match="no space left"):
         index.add(model, TEXTS[:3])
     assert sorted(file.name for file in tmp_path.iterdir()) == ["index.json", "index.lock"]
 
 
-@pytest.mark.parametrize("storage", ["float32", "int8", "binary"])
+@pytest.mark.parametrize("storage", ["float32", "int8"])
 @pytest.mark.parametrize("count", [0, 1, 4])
 def test_what_a_graph_does_not_reach_is_found_all_the_same(
     count: int, storage: Any, model: Model, tmp_path: Path
@@ -275,12 +250,20 @@ def test_a_shorter_vector_is_the_beginning_of_the_whole(model: Model, tmp_path: 
 
 @pytest.mark.parametrize(
     ("settings", "complaint"),
-    [({"size": 33}, "size=33 must lie between 1 and the 32"), ({"size": 12, "storage": "binary"}, "multiple of 8")],
+    [({"size": 33}, "size=33 must lie between 1 and 32"), ({"storage": "binary"}, "must be one of float32, int8")],
 )
 def test_what_cannot_be_made_is_refused(settings: Any, complaint: str, model: Model, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=complaint):
         Index.create(tmp_path / "index", model, **settings)
     assert not (tmp_path / "index").exists()
+
+
+def test_an_index_of_signs_names_the_remedy(model: Model, tmp_path: Path) -> None:
+    Index.create(tmp_path, model).add(model, TEXTS)
+    settings = json.loads((tmp_path / "index.json").read_text(encoding="utf-8"))
+    (tmp_path / "index.json").write_text(json.dumps(settings | {"storage": "binary"}), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"storage='binary' is no longer supported.*build the index again"):
+        Index.open(tmp_path)
 
 
 def test_damaged_settings_are_noticed(model: Model, tmp_path: Path) -> None:
@@ -294,7 +277,6 @@ def test_damaged_settings_are_noticed(model: Model, tmp_path: Path) -> None:
         {"parts": ["many"]},
         {"names": []},
         {"names": ["../../000000-00000000"]},
-        {"size": 12, "storage": "binary"},
         {"size": float("inf")},
     ):
         (tmp_path / "index.json").write_text(json.dumps(settings | change), encoding="utf-8")
@@ -312,8 +294,8 @@ def test_damaged_settings_are_noticed(model: Model, tmp_path: Path) -> None:
         ("vectors", b"no array", "magic string"),
         ("vectors", b"", "magic string"),
         ("vectors", None, "No such file"),
-        ("places", np.array([-9, *range(11)]), "lines do not begin one after the other"),
-        ("places", np.array([0, 2, 1, *range(3, 12)]), "lines do not begin one after the other"),
+        ("places", np.array([-9, *range(11)]), "the offsets of the lines do not increase from 0"),
+        ("places", np.array([0, 2, 1, *range(3, 12)]), "the offsets of the lines do not increase from 0"),
         ("places", np.arange(12.0), "float64 of shape (12,), not int64 of (12,)"),
         ("places", np.arange(7), "int64 of shape (7,), not int64 of (12,)"),
         ("places", np.int64(3), "int64 of shape (), not"),

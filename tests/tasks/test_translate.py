@@ -13,7 +13,8 @@ from litebert.data.batches import IGNORE_INDEX, collate
 from litebert.data.sentence_chunks import split_into_chunks
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.inference import Model
-from litebert.loading import HUB_FILES, load
+from litebert.inference.loading import HUB_FILES
+from litebert.loading import load
 from litebert.model import Albert
 from litebert.model.beam_search import Search
 from litebert.tasks.translate import Translate, TranslateInput, TranslateOutput

@@ -86,11 +86,11 @@ class Figures:
 
 def run(config: Config) -> None:
     from litebert.fewshot.persistence import Saved
+    from litebert.inference.loading import locate
     from litebert.interop.formats import read_source
-    from litebert.loading import located
 
     console = make_console()
-    path = located(config.source)
+    path = locate(config.source)
     if Saved.is_at(path):
         raise ConfigError(
             f"{path} is an adapted model, a head on another one; convert that one, or use litebert export"

@@ -20,7 +20,6 @@ from litebert.builtin import SENTENCES
 from litebert.checks import check_counts_and_seed
 from litebert.console import make_console
 from litebert.errors import ConfigError, DataError
-from litebert.run_folder import set_answering
 
 AT_ONCE = 4096  # texts
 
@@ -60,10 +59,10 @@ def run(config: Config) -> None:
     from litebert.device import pick_device
     from litebert.files import atomic_path
     from litebert.loading import load
-    from litebert.search.knn import packed, shortened
+    from litebert.search.knn import quantize, truncate
 
     model = load(config.model).to(pick_device(config.device))
-    set_answering(model, config.precision)
+    model.configure(config.precision)
     if config.size is not None and config.size > model.dimensions:
         raise ConfigError(f"size={config.size} is more than the {model.dimensions} numbers of this model's vectors")
     texts = list(read_texts(config.input, config.columns))
@@ -73,7 +72,8 @@ def run(config: Config) -> None:
     with progress_bar(console, f"reading {len(texts):,} texts", len(texts)) as bar:
         for start in range(0, len(texts), AT_ONCE):
             some = model.embed(texts[start : start + AT_ONCE], config.batch_size)
-            found = packed(shortened(some, config.size), config.storage)
+            found = truncate(some, config.size)
+            found = np.packbits(found > 0, axis=1) if config.storage == "binary" else quantize(found, config.storage)
             bar.advance(bar.task_ids[0], len(found))
             if config.output == "-":
                 for row in found.tolist():

@@ -27,7 +27,7 @@ from litebert.builtin import DEFAULT
 from litebert.checks import check_counts_and_seed
 from litebert.console import make_console
 from litebert.errors import ConfigError, DataError
-from litebert.run_folder import refuse_overwrite, set_answering
+from litebert.run_folder import refuse_overwrite
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -197,7 +197,7 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
     from litebert.tasks.mask import hide
 
     model = (model or load(model_name)).to(pick_device(config.device))
-    set_answering(model, config.precision, config.passes, config.speed)
+    model.configure(config.precision, config.passes, config.speed)
     task: Any = model.task if config.task in (None, getattr(model.task, "name", None)) else Similarity()
     if not isinstance(task, TrainableTask if format_suffix(data) in TABLE_SUFFIXES else (TrainableTask, Mask)):
         raise ConfigError(

@@ -27,7 +27,6 @@ from litebert.checks import check_counts_and_seed
 from litebert.console import make_console
 from litebert.errors import ConfigError, DataError
 from litebert.files import atomic_path
-from litebert.run_folder import set_answering
 
 if TYPE_CHECKING:
     from litebert.data.tables import TableOptions
@@ -77,7 +76,7 @@ def run(config: Config) -> None:
     if "-" not in (config.input, config.output) and Path(config.input).resolve() == Path(config.output).resolve():
         raise ConfigError(f"output={config.output} is the input, which the answers would replace; name another file")
     model = load(config.model).to(pick_device(config.device))
-    set_answering(model, config.precision, config.passes, config.speed)
+    model.configure(config.precision, config.passes, config.speed)
     source = TableOptions.of(config.columns, config.skip_bad, keep_empty=True)
     records = _records(config, source, model)
     console, count = make_console(), 0

@@ -21,7 +21,7 @@ from litebert.builtin import SENTENCES
 from litebert.checks import check_counts_and_seed
 from litebert.console import make_console
 from litebert.errors import ConfigError, DataError
-from litebert.run_folder import refuse_unwritable, set_answering
+from litebert.run_folder import refuse_unwritable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,8 +52,8 @@ class Config:
     """Where the texts to add stand in a table, if not under the usual name: text=question."""
     size: int | None = None
     """Of a new index: keep the first so many numbers of a vector, for models that learned such --sizes."""
-    storage: Literal["float32", "int8", "binary"] = "float32"
-    """Of a new index: numbers of four bytes, of one, or one bit for each: its sign."""
+    storage: Literal["float32", "int8"] = "float32"
+    """Of a new index: four bytes for each dimension, or one."""
     approximate: bool = False
     """Of a new index: keep a graph too."""
     exact: bool = False
@@ -112,7 +112,7 @@ def _opened(config: Config, old: Index | None) -> tuple[Index, Model]:
 
     name = config.model or (SENTENCES if old is None else old.settings.model)
     model = load(name).to(pick_device(config.device))
-    set_answering(model, config.precision)
+    model.configure(config.precision)
     if old is not None:
         old.check(model)
         return old, model

@@ -8,7 +8,6 @@ Shapes: N examples, W windows of them, D depths, H hidden, P pieces, F features,
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections import Counter
@@ -114,7 +113,7 @@ class Adapted(Model):
         home = path.resolve() if whole else self.source
         write_json(path / SETTINGS, {
             "model": {"folder": _way(home, path)} if isinstance(home, Path) else {"name": home},
-            "encoder": fingerprint(self.base), "labels": task.labels, "levels": task.levels,
+            "encoder": self.base.encoder_fingerprint(), "labels": task.labels, "levels": task.levels,
             "familiar": task.familiar, "evidence": asdict(self.evidence), "label_names": self.given.label_names,
             "tuning": self.tuning and asdict(self.tuning), "around": self.given.around.count,
             "examples": [[*record.texts, record.label] for record in self.given.records],
@@ -292,11 +291,3 @@ def _mistakes(
     worst = solution.asked[np.argsort(-solution.losses)]
     wrong = [number for number in worst if task.labels[told[number]] != records[number].label]
     return tuple((records[number].shown, records[number].label, task.labels[told[number]]) for number in wrong[:SHOWN])
-
-
-def fingerprint(model: Model) -> str:
-    """Of the encoder's weights."""
-    found = hashlib.sha256()
-    for name, value in sorted(model.encoder.state_dict().items()):
-        found.update(name.encode() + value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()

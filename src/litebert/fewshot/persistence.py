@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
@@ -11,14 +12,17 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
+from litebert import builtin
 from litebert.errors import CheckpointError
-from litebert.fewshot.adapt import ADAPTERS, SETTINGS, TENSORS, Adapted, empty_head, fingerprint
+from litebert.fewshot.adapt import ADAPTERS, SETTINGS, TENSORS, Adapted, empty_head
 from litebert.fewshot.feature_sets import Around, spelling_of
 from litebert.fewshot.head import View
 from litebert.fewshot.support_set import Evidence, Given, Tuning
 from litebert.fewshot.task import FewShot
 from litebert.files import read_json
+from litebert.inference.loading import Engine, check_engine, load_model
 from litebert.inference.model import Model
+from litebert.interop.formats import is_here
 from litebert.model.lora import DepthAdapters
 from litebert.tasks.text import TextInput
 
@@ -64,7 +68,7 @@ class Saved:
         return self.path.resolve() / folder if folder is not None else str(name)
 
     def on(self, base: Model) -> Adapted:
-        if isinstance(base, Adapted) or fingerprint(base) != self.encoder:
+        if isinstance(base, Adapted) or base.encoder_fingerprint() != self.encoder:
             raise CheckpointError(
                 f"{self.path}: was made from {self.base}, which has other weights now; adapt again to the same examples"
             )
@@ -126,3 +130,22 @@ def _adapters_of(tensors: dict[str, torch.Tensor]) -> DepthAdapters | None:
     found = DepthAdapters(passes, hidden_size, rank)
     found.load_state_dict(tensors)
     return found
+
+
+def load_any(path_or_name: str | Path, engine: Engine = "auto", share_with: Sequence[Model] = ()) -> Model:
+    """A whole model, or one that `Adapted.save` wrote, on the model that it was adapted from."""
+    check_engine(engine)
+    path = builtin.folder_of(path_or_name)
+    if not Saved.is_at(path):
+        return load_model(path_or_name, engine, share_with)
+    saved = Saved.read(path)
+    if saved.is_whole:
+        return saved.on(load_model(path, engine, share_with))
+    if (path / "config.json").is_file():
+        raise CheckpointError(f"{path}: holds a whole model and an adapted one; delete config.json or few_shot.json")
+    if isinstance(saved.base, Path) and not is_here(saved.base):
+        raise CheckpointError(
+            f"{path}: was made from the model in {saved.base}, which is not there; put it back, or adapt another model "
+            "to the same examples"
+        )
+    return saved.on(load_any(saved.base, engine, share_with))

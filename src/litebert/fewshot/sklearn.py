@@ -11,8 +11,8 @@ import numpy as np
 from litebert.builtin import DEFAULT
 from litebert.errors import ConfigError, DataError, require_extra
 from litebert.fewshot.adapt import Adapted, adapt
+from litebert.fewshot.persistence import load_any
 from litebert.inference.model import Model
-from litebert.loading import load
 
 require_extra("sklearn", "train")
 from sklearn.base import BaseEstimator, ClassifierMixin  # noqa: E402  # after a friendlier error
@@ -36,7 +36,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         names = [str(label).strip() for label in self.classes_.tolist()]
         if len(set(names)) < len(names):
             raise ConfigError(f"some of the labels {names[:10]} are written alike; give each class a name of its own")
-        known = self.model if isinstance(self.model, Model) else load(self.model)
+        known = self.model if isinstance(self.model, Model) else load_any(self.model)
         self.adapted_: Adapted = adapt(known, list(X), np.asarray(y).tolist(), label_names=self.label_names)
         self._names = names
         return self

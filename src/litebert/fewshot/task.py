@@ -41,6 +41,7 @@ class FewShot(Classify):
 
     name = "few-shot"
     head_name = "few_shot"
+    own_depths = True
 
     def __init__(
         self,
@@ -65,8 +66,9 @@ class FewShot(Classify):
         head: Any = model.heads[self.head_name].to(batch.input_ids.device)  # the encoder may have moved without it
         return {"scores": head(*head.read(model.encoder, batch.input_ids, batch.real, batch.token_type_ids))}
 
-    def told(self, scores: Tensor) -> Scores:  # (S, C)
-        """For who reads an exported graph: what `answer` says of texts of one window."""
+    def graph_outputs(self, model: Albert, batch: Batch) -> Scores:
+        """The scores, and what `answer` makes of them for texts of one window."""
+        scores = self.scores(model, batch)["scores"]  # (S, C)
         found = {"scores": scores, "probabilities": scores.softmax(1), "unknown": torch.zeros(scores.shape[0])}
         if self.familiar:
             here = (scores / torch.tensor(self.levels)).amax(1, keepdim=True)

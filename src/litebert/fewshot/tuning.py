@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from litebert.errors import ConfigError
-from litebert.fewshot import Adapted
-from litebert.fewshot.adapt import MOST_UNLABELLED, SHOWN, evenly, solved
+from litebert.fewshot.adapt import MOST_UNLABELLED, SHOWN, Adapted, evenly, solved
 from litebert.fewshot.adapt import adapt as adapt_instantly
 from litebert.fewshot.contrastive import BATCH, TunedTier, batch_at, learning_passes, steps_for, tune
 from litebert.fewshot.feature_sets import Around, readable, usual_depth

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,89 +15,99 @@ from torch import Tensor
 
 from litebert.data.batches import Batch, Example, batches_by_length, collate
 from litebert.data.tables import TableOptions
-from litebert.errors import ConfigError, DataError
+from litebert.device import uses_bf16_for_inference
+from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.inference.early_exit import Exits, early_scores, exits_for
+from litebert.inference.pipeline import copy_to_cpu, delay_by_one, map_ahead
 from litebert.interop.huggingface import Folder, save_folder
 from litebert.model import Albert, AlbertConfig, Encoder
 from litebert.model.backends.cuda_graphs import is_small
 from litebert.model.backends.int8 import disable_int8, is_int8
 from litebert.model.backends.onednn_int8 import ActivationRanges
 from litebert.model.sentence_head import SentenceHead, SentenceMap, unit
-from litebert.search.knn import Hit, hits_among
+from litebert.search.index import Index
+from litebert.search.knn import Hit, search_vectors
 from litebert.tasks import Mask, Task
 from litebert.tasks.base import Scores, vectors_of
 from litebert.tasks.mask import Fill, Filled, Score, fill_in_rounds, score_texts
 from litebert.tokenizer import Tokenizer
 from litebert.tokenizer.core import check_texts
 
-COLUMN_MULTIPLE = 16
 BATCH_SIZE = 32
-ALIKE = 2 / 3
-"""On a CPU, of the longest text of a batch: shorter ones would mostly be padding."""
-GPU_TOKENS = 1 << 15  # at once
-TOKENISED = {"cpu": 1024, "cuda": 8192}
-"""Texts that are tokenised at once, the next of them while these are computed; among them those of like length meet."""
-
-S = TypeVar("S")
-T = TypeVar("T")
+GPU_BATCH_TOKENS = 1 << 15
+LENGTH_MULTIPLE = 16
+"""On a GPU the length of a batch is rounded up to this."""
+MIN_LENGTH_RATIO = 2 / 3
+"""On a CPU, of the shortest to the longest text of a batch: shorter ones would mostly be padding."""
+TOKENIZER_BATCH = {"cpu": 1024, "cuda": 8192}
+"""Texts that are tokenized, then sorted by length into batches; the next ones meanwhile."""
 
 
 class Model:
-    """An ALBERT with its tokenizer and, if it was taught one, its task."""
+    """An ALBERT encoder with its tokenizer and, if it was trained for one, its task."""
 
     def __init__(
         self,
         albert: Albert,
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | None,
         task: Task[Any, Any] | None = None,
         max_length: int | None = None,
         after: SentenceMap | None = None,
     ) -> None:
         self.albert = albert
-        self.tokenizer = tokenizer
-        """Text to ids and back."""
+        self._tokenizer = tokenizer
         self.task = task
-        """What it was taught; None for a bare encoder."""
+        """What it was trained for; None for a bare encoder."""
         self.max_length = max_length or albert.config.max_position_embeddings
-        """Texts are cut to this many tokens: the length the model was trained on, or what its positions allow."""
+        """Texts are truncated to this many tokens: the length it was trained with, or its positions."""
         if after is not None:
             self.after = after
         self.source: str | Path | None = None
         """The name or the folder it was loaded from."""
         self.int8: ActivationRanges | None = None
-        """Saved in eight bits; between what the inputs of its products lie, empty where that is not known."""
+        """Of a model saved in int8: the calibrated input ranges of its matrix products, empty where unknown."""
         self.exits: Exits | None = None
-        """Whether, and when, a text whose class is clear needs no further passes; for classifiers."""
+        """Early exit of a classifier: the depths and the threshold."""
         self.stopped_after: Counter[int] = Counter()
-        """How many sequences were answered so, by the number of their passes."""
+        """With early exit: the number of sequences by the passes they took."""
         self.bf16 = False
-        """Compute in bfloat16: on a GPU several times as fast. Weights and answers stay float32."""
+        """Compute in bfloat16; weights and answers stay float32."""
 
     def __repr__(self) -> str:
         task = "no task" if self.task is None else self.task.name
         parameters = sum(p.numel() for p in self.albert.parameters())
-        by = "oneDNN" if self.encoder.run_all is None else "native code"
-        eight = f", in eight bits by {by}" if self.answers_in_int8 else ""
-        return f"Model({task}, {parameters:,} parameters, texts of up to {self.max_length} tokens{eight})"
+        kernel = "oneDNN" if self.encoder.run_all is None else "native kernel"
+        int8 = f", int8 ({kernel})" if self.answers_in_int8 else ""
+        return f"Model({task}, {parameters:,} parameters, texts of up to {self.max_length} tokens{int8})"
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Text to token ids and back."""
+        if self._tokenizer is None:
+            raise CheckpointError(
+                f"{self.source or 'this model'}: has no tokenizer (tokenizer.json, spiece.model or vocab.txt) and "
+                "reads no text; put the one it was trained with into its folder, or call model.encoder on token ids"
+            )
+        return self._tokenizer
 
     @property
     def after(self) -> SentenceMap | None:
-        """How `embed` makes vectors: what it pools, and what it sends that through; None = the mean of the tokens."""
+        """How `embed` makes a vector: the pooling and the linear map after it; None = the mean of the tokens."""
         if SentenceHead.name not in self.albert.heads:
             return None
         head: Any = self.albert.heads[SentenceHead.name]
         return head.as_map()
 
     @after.setter
-    def after(self, made: SentenceMap | None) -> None:
+    def after(self, sentence_map: SentenceMap | None) -> None:
         heads = {name: head for name, head in self.albert.heads.items() if name != SentenceHead.name}
-        if made is not None:
-            heads[SentenceHead.name] = SentenceHead(made).to(self.device).requires_grad_(False).eval()
-        self.albert = self.albert.with_heads(heads)  # others may have the same encoder and another head
+        if sentence_map is not None:
+            heads[SentenceHead.name] = SentenceHead(sentence_map).to(self.device).requires_grad_(False).eval()
+        self.albert = self.albert.with_heads(heads)  # a new one: other models may share the encoder
 
     @property
     def dimensions(self) -> int:
-        """How many numbers its vectors have."""
+        """The size of its vectors."""
         heads: Any = self.albert.heads
         return heads[SentenceHead.name].linear.out_features if SentenceHead.name in heads else self.config.hidden_size
 
@@ -109,17 +118,17 @@ class Model:
 
     @property
     def config(self) -> AlbertConfig:
-        """The shape of the encoder: sizes, number of passes, what is shared."""
+        """The configuration of the encoder."""
         return self.albert.config
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are, and where it computes."""
+        """The device of its weights."""
         return self.encoder.word_embeddings.weight.device
 
     @property
     def passes(self) -> int:
-        """How often the layer is run for an answer. Fewer are faster; `litebert distill --elastic` teaches them."""
+        """How often the layer is applied. Fewer passes are faster; `litebert distill --elastic` trains for them."""
         return self.encoder.checked_depth(self.encoder.depth)
 
     @passes.setter
@@ -127,83 +136,115 @@ class Model:
         self.encoder.depth = self.checked_passes(count)
 
     def checked_passes(self, count: int) -> int:
-        """As given; what cannot be answered after is refused."""
+        """The count, if the model can answer after so many passes."""
         if self.task is not None and self.task.own_depths and count != self.config.num_hidden_layers:
-            raise ConfigError(f"passes={count}: {self.task.name} reads at depths that it has learned; leave it out")
+            raise ConfigError(f"passes={count}: {self.task.name} reads at depths of its own choice; leave it out")
         return self.encoder.checked_depth(count)
 
     def set_speed(self, speed: float) -> None:
-        """Let texts whose class is clear stop early, so that they take 1 / speed of the passes on the average."""
+        """Early exit: texts take 1 / speed of the passes on average; 1 turns it off."""
         self.exits = exits_for(self.task, self.passes, speed)
         self.stopped_after.clear()
 
+    def configure(self, precision: str = "auto", passes: int | None = None, speed: float = 1.0) -> None:
+        """Set the precision, the number of passes and early exit, as the flags of the commands say."""
+        if passes is not None:
+            most = self.config.num_hidden_layers
+            if not 1 <= passes <= most:
+                raise ConfigError(f"passes={passes} must lie between 1 and the {most} that the model was trained with")
+            self.passes = passes
+        if speed != 1:
+            self.set_speed(speed)
+        self.bf16 = uses_bf16_for_inference(precision, self.device)
+        self.encoder.eval().use_eight(precision == "fp8")
+
     @property
     def answers_in_int8(self) -> bool:
-        """Does it compute from eight bits, and so learn nothing?"""
+        """Whether it computes in int8; such a model cannot be trained."""
         return is_int8(self.encoder)
 
+    def encoder_fingerprint(self) -> str:
+        """SHA-256 of the encoder's weights."""
+        digest = hashlib.sha256()
+        for name, value in sorted(self.encoder.state_dict().items()):
+            digest.update(name.encode() + value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def embedding_fingerprint(self) -> str:
+        """SHA-256 of all that decides what `embed` returns: the weights, the passes, the pooling, the linear map, the
+        vocabulary and the maximum length."""
+        digest = hashlib.sha256(self.encoder_fingerprint().encode())
+        digest.update(f"{self.tokenizer.fingerprint} {self.max_length} {self.passes}".encode())
+        after = self.after
+        if after is not None:
+            digest.update(f"{after.pooling} {after.passes}".encode())
+            for part in (after.weight, after.bias, after.tokens):
+                digest.update(b"" if part is None else np.ascontiguousarray(part).tobytes())
+        return digest.hexdigest()
+
     def to(self, device: str | torch.device) -> Model:
-        """Move it, as in `load(name).to("cuda")`, and return it. From eight bits only CPUs compute; elsewhere the same
-        weights are used in float32."""
+        """Move it, as in `load(name).to("cuda")`, and return it. int8 is for CPUs; elsewhere the same weights are used
+        in float32."""
         self.albert.to(device)
         if self.device.type != "cpu" and self.answers_in_int8:
-            disable_int8(self.encoder)  # whose products are a CPU's
+            disable_int8(self.encoder)
         return self
 
     def save(self, path: str | Path, half: bool = False) -> None:
         """Write a folder that litebert, transformers and sentence-transformers load; `half`: weights in bfloat16."""
-        parts = (self.albert, self.tokenizer, self.task, self.max_length, self.after, self.int8)
+        parts = (self.albert, self._tokenizer, self.task, self.max_length, self.after, self.int8)
         save_folder(Path(path), Folder(*parts), half)
 
     def embed(self, texts: Sequence[str], batch_size: int | None = None) -> np.ndarray:
-        """One vector per text, float32: what `after` makes of its tokens' hidden states."""
+        """One vector per text, float32."""
         if isinstance(texts, str):
             raise DataError("embed takes a list; wrap a single text: embed([text])")
+        tokenizer = self.tokenizer
 
-        def examples_of(some: Sequence[str]) -> list[Example]:
-            return [Example([one]) for one in self.tokenizer.encode(some, max_length=self.max_length)]
+        def tokenize(chunk: Sequence[str]) -> list[Example]:
+            return [Example([encoding]) for encoding in tokenizer.encode(chunk, max_length=self.max_length)]
 
         texts = list(texts)
         check_texts(texts)
         vectors, done = np.empty((len(texts), self.dimensions), dtype=np.float32), 0
-        with closing(_ahead(examples_of, texts, self._part(batch_size))) as parts:
-            for some in parts:
-                vectors[done : done + len(some)] = self.embed_examples(some, batch_size)
-                done += len(some)
+        with closing(map_ahead(tokenize, texts, self._tokenizer_batch(batch_size))) as chunks:
+            for examples in chunks:
+                vectors[done : done + len(examples)] = self.embed_examples(examples, batch_size)
+                done += len(examples)
         return vectors
 
     def embed_examples(self, examples: Sequence[Example], batch_size: int | None = None) -> np.ndarray:
-        """`embed` for texts as the model reads them, one sequence each."""
+        """`embed` for tokenized texts, one sequence each."""
         vectors = np.zeros((len(examples), self.dimensions), dtype=np.float32)
         with self.answering(), torch.inference_mode():
             batches = self._batches(examples, batch_size)
-            begun = ((indices, _sent({"vectors": vectors_of(self.albert, batch)})) for indices, batch in batches)
-            for indices, arrived in _one_behind(begun):
-                vectors[indices] = arrived()["vectors"].numpy()
+            started = (
+                (indices, copy_to_cpu({"vectors": vectors_of(self.albert, batch)})) for indices, batch in batches
+            )
+            for indices, wait in delay_by_one(started):
+                vectors[indices] = wait()["vectors"].numpy()
         return vectors
 
     def similarity(self, a: str | Sequence[str], b: str | Sequence[str]) -> Any:
-        """The cosine of the vectors of two texts; of two lists, a float32 array of all with all."""
-        left, right = ([one] if isinstance(one, str) else list(one) for one in (a, b))
+        """The cosine of the vectors of two texts; of two lists, a float32 matrix."""
+        left, right = ([texts] if isinstance(texts, str) else list(texts) for texts in (a, b))
         vectors = unit(self.embed([*left, *right]))
-        found = (vectors[: len(left)] @ vectors[len(left) :].T).clip(-1, 1)
-        return float(found[0, 0]) if isinstance(a, str) and isinstance(b, str) else found
+        cosines = (vectors[: len(left)] @ vectors[len(left) :].T).clip(-1, 1)
+        return float(cosines[0, 0]) if isinstance(a, str) and isinstance(b, str) else cosines
 
     def search(self, queries: Sequence[str], corpus: Sequence[str] | Path, top: int = 10) -> list[list[Hit]]:
-        """For each query the texts that are nearest to it in meaning, best first; `corpus` are texts, or the folder of
-        an index that `litebert search` made."""
+        """The texts nearest in meaning to each query, best first. `corpus`: texts, or the folder of an index that
+        `litebert search` made."""
         if isinstance(queries, str) or isinstance(corpus, str):
             raise DataError("search takes lists, or for the corpus the Path of an index; wrap a single text: [text]")
         if isinstance(corpus, Path):
-            from litebert.search.index import Index
-
             return Index.open(corpus).search(self, queries, top)
         if top < 1:
             raise ConfigError(f"top={top} must be at least 1")
-        return hits_among(self.embed(queries), self.embed(corpus), corpus, top)
+        return search_vectors(self.embed(queries), self.embed(corpus), corpus, top)
 
     def predict(self, inputs: Sequence[Any], batch_size: int | None = None) -> list[Any]:
-        """One answer per input. An input is a string, a pair, or a mapping with the columns' names."""
+        """One answer per input: a string, a pair, or a mapping of column names to values."""
         if isinstance(inputs, str):
             raise DataError("predict takes a list; wrap a single text: predict([text])")
         return self.answer_records(
@@ -211,36 +252,36 @@ class Model:
         )
 
     def parse(self, item: Any, where: str) -> Any:
-        """The task's input record for what a user gives; `where` names it in errors."""
-        return self._task().parse(item, where)
+        """The task's record of one input; `where` names it in errors."""
+        return self._required_task().parse(item, where)
 
     def items_of(self, path: Path, source: TableOptions) -> Iterator[tuple[str, Any]]:
-        """Where it stands and what it is, for all that a file asks of this model's task."""
-        return self._task().items_of(path, source)
+        """Position and content of each input in a file."""
+        return self._required_task().items_of(path, source)
 
     def answer_records(self, records: Sequence[Any], batch_size: int | None = None) -> list[Any]:
-        """`predict` for input records."""
-        return self._answers(self._task(), records, batch_size)
+        """`predict` for records that `parse` returned."""
+        return self._answer(self._required_task(), records, batch_size)
 
     def fill_mask(self, text: str, top: int = 5) -> list[Fill] | list[list[Fill]]:
-        """The likeliest words for the mask in a text; a list per mask if there are several."""
+        """The likeliest tokens for the mask in a text; a list per mask if there are several."""
         self._require_mask_head()
         if top < 1:
             raise ConfigError(f"top={top} must be at least 1")
         task = Mask(top)
-        masks = self._answers(task, [task.parse(text, "text")], 1)[0].masks
+        masks = self._answer(task, [task.parse(text, "text")], 1)[0].masks
         return masks[0] if len(masks) == 1 else masks
 
     def fill(self, text: str, rounds: int | None = None, temperature: float = 0.0, seed: int = 0) -> Filled:
-        """Fill all masks of a text, the surest first, asking again after each: once per mask, or `rounds` times.
+        """Fill all masks of a text, the most confident first, in `rounds` forward passes (by default one per mask).
 
-        At temperature 0 the likeliest token is taken; above, one is drawn by the seed, more freely the higher it is.
+        At temperature 0 the likeliest token is taken; above 0 tokens are sampled with the seed.
         """
         self._require_mask_head()
         if rounds is not None and rounds < 1:
-            raise ConfigError(f"rounds={rounds} must be at least 1; leave it out to ask once per mask")
+            raise ConfigError(f"rounds={rounds} must be at least 1; leave it out for one per mask")
         if not 0 <= temperature < float("inf"):
-            raise ConfigError(f"temperature={temperature} must be 0 or more; 1 draws as the model's probabilities say")
+            raise ConfigError(f"temperature={temperature} must be 0 or more; 1 samples from the model's probabilities")
         task = Mask()
         record = task.parse(text, "text")
         example = task.features([record], self.tokenizer, self.max_length)[0]
@@ -249,7 +290,7 @@ class Model:
             return fill_in_rounds(self.albert, record, example, rounds, temperature, generator)
 
     def score(self, texts: Sequence[str], batch_size: int = BATCH_SIZE) -> list[Score]:
-        """How likely each text is: the model guesses every token from all the others (pseudo-log-likelihood)."""
+        """The pseudo-log-likelihood of each text: every token is predicted from all the others."""
         self._require_mask_head()
         if isinstance(texts, str):
             raise DataError("score takes a list; wrap a single text: score([text])")
@@ -261,27 +302,31 @@ class Model:
         if Mask.head_name not in self.albert.heads:
             raise ConfigError("this model has no masked-token head (fine-tuning drops it); load the pre-trained model")
 
-    def _task(self) -> Task[Any, Any]:
+    def _required_task(self) -> Task[Any, Any]:
         if self.task is None:
-            raise ConfigError("this model is a bare encoder and answers nothing yet; teach it with: litebert finetune")
+            raise ConfigError("this model is a bare encoder without a task; train one with: litebert finetune")
         return self.task
 
-    def _answers(self, task: Task[Any, Any], records: Sequence[Any], batch_size: int | None) -> list[Any]:
-        def read(some: Sequence[Any]) -> tuple[Sequence[Any], list[Example]]:
-            return some, task.features(some, self.tokenizer, self.max_length) if some else []
+    def _answer(self, task: Task[Any, Any], records: Sequence[Any], batch_size: int | None) -> list[Any]:
+        tokenizer = self.tokenizer
 
-        with closing(_ahead(read, records, self._part(batch_size))) as parts:
+        def tokenize(chunk: Sequence[Any]) -> tuple[Sequence[Any], list[Example]]:
+            return chunk, task.features(chunk, tokenizer, self.max_length) if chunk else []
+
+        with closing(map_ahead(tokenize, records, self._tokenizer_batch(batch_size))) as chunks:
             return [
-                task.answer(*three)
-                for some, examples in parts
-                for three in zip(some, examples, self.score_examples(task, examples, batch_size), strict=True)
+                task.answer(record, example, scores)
+                for chunk, examples in chunks
+                for record, example, scores in zip(
+                    chunk, examples, self.score_examples(task, examples, batch_size), strict=True
+                )
             ]
 
-    def _part(self, batch_size: int | None) -> int:
-        """How many texts are tokenised at once."""
-        return max(TOKENISED.get(self.device.type, TOKENISED["cpu"]), batch_size or 0)
+    def _tokenizer_batch(self, batch_size: int | None) -> int:
+        return max(TOKENIZER_BATCH.get(self.device.type, TOKENIZER_BATCH["cpu"]), batch_size or 0)
 
     def batch_scores(self, task: Task[Any, Any], batch: Batch) -> Scores:
+        """The head's scores of a batch, with early exit if it is on."""
         if self.exits is None:
             return task.scores(self.albert, batch)
         scores, passes = early_scores(self.albert, task, batch, self.exits)
@@ -295,95 +340,60 @@ class Model:
         batch_size: int | None = None,
         advance: Callable[[int], None] = lambda count: None,
     ) -> list[Scores]:
-        """What the task's head says of every example, on the CPU. `advance` hears how many sequences are done.
+        """The head's scores of every example, on the CPU. `advance` is called with the number of finished sequences.
 
-        Sequences go in batches of similar length, wherever they belong, so that a text of any length fits: of
-        `batch_size`, or by default of 32, and on a GPU of as many as make 32,768 tokens.
+        All sequences are batched by length, whatever example they belong to, so that a text of any length fits. A
+        batch holds `batch_size`, or by default 32, and on a GPU up to 32,768 tokens.
         """
         owners = [(number, row) for number, example in enumerate(examples) for row in range(len(example.sequences))]
-        alone = [_alone(examples[number], row) for number, row in owners]
+        sequences = [_single_sequence(examples[number], row) for number, row in owners]
         rows: list[Scores] = [{}] * len(owners)
         with self.answering(), torch.inference_mode():
-            batches = self._batches(alone, batch_size)
-            begun = ((indices, _sent(self.batch_scores(task, batch))) for indices, batch in batches)
-            for indices, arrived in _one_behind(begun):
-                scores = {name: _whole(values) for name, values in arrived().items()}
-                for at, index in enumerate(indices):
+            batches = self._batches(sequences, batch_size)
+            started = ((indices, copy_to_cpu(self.batch_scores(task, batch))) for indices, batch in batches)
+            for indices, wait in delay_by_one(started):
+                scores = {name: _as_float32(values) for name, values in wait().items()}
+                for row, index in enumerate(indices):
                     # a copy: a view would keep the whole batch in memory
-                    rows[index] = {name: values[at].clone() for name, values in scores.items()}
+                    rows[index] = {name: values[row].clone() for name, values in scores.items()}
                 advance(len(indices))
-        found: list[list[Scores]] = [[] for _ in examples]
-        for (number, _), row in zip(owners, rows, strict=True):
-            found[number].append(row)
-        return [{name: _stacked([row[name] for row in some]) for name in some[0]} for some in found]
+        by_example: list[list[Scores]] = [[] for _ in examples]
+        for (number, _), row_scores in zip(owners, rows, strict=True):
+            by_example[number].append(row_scores)
+        return [{name: _stack([row[name] for row in own]) for name in own[0]} for own in by_example]
 
     def _batches(self, examples: Sequence[Example], batch_size: int | None) -> Iterator[tuple[list[int], Batch]]:
         """Batches of similar length, on the model's device."""
         _check_batch_size(batch_size)
-        alike = 0.0
+        min_length_ratio, pad_id = 0.0, self.tokenizer.pad_id
         if batch_size is None and self.device.type != "cuda":
-            batch_size, alike = BATCH_SIZE, ALIKE
-        for indices in batches_by_length([example.length for example in examples], batch_size, GPU_TOKENS, alike):
-            some = [examples[i] for i in indices]
-            yield indices, collate(some, self.tokenizer.pad_id, self._columns(some)).to(self.device)
+            batch_size, min_length_ratio = BATCH_SIZE, MIN_LENGTH_RATIO
+        lengths = [example.length for example in examples]
+        for indices in batches_by_length(lengths, batch_size, GPU_BATCH_TOKENS, min_length_ratio):
+            batch = [examples[index] for index in indices]
+            yield indices, collate(batch, pad_id, self._columns(batch)).to(self.device)
 
     def _columns(self, examples: Sequence[Example]) -> int | None:
-        """On a GPU lengths are rounded up, so that few shapes come again and again (`backends/cuda_graphs.py`)."""
+        """On a GPU, the length rounded up, so that few shapes repeat (`backends/cuda_graphs.py`)."""
         if self.device.type != "cuda":
             return None
         longest = max(example.length for example in examples)
-        rounded = min(-(-longest // COLUMN_MULTIPLE) * COLUMN_MULTIPLE, self.config.max_position_embeddings)
+        rounded = min(-(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, self.config.max_position_embeddings)
         small = is_small(self.config, rounded * len(examples), self.config.num_hidden_layers)
         return max(longest, rounded) if small else None
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Without dropout, whatever the model was doing before."""
-        learning = [module for module in self.albert.modules() if module.training]
-        for module in learning:
+        """Evaluation mode and the model's precision; afterwards modules train again that did before."""
+        training = [module for module in self.albert.modules() if module.training]
+        for module in training:
             module.training = False
         try:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=bool(self.bf16)):
                 yield
         finally:
-            for module in learning:
+            for module in training:
                 module.training = True
-
-
-def _sent(values: Mapping[str, Tensor]) -> Callable[[], Mapping[str, Tensor]]:
-    """On their way to the CPU; call it to have them there."""
-    there = {name: one.to("cpu", non_blocking=one.is_cuda) for name, one in values.items()}
-    gpu = next((one.device for one in values.values() if one.is_cuda), None)
-    copied = None if gpu is None else torch.cuda.current_stream(gpu).record_event()
-
-    def arrived() -> Mapping[str, Tensor]:
-        if copied is not None:
-            copied.synchronize()
-        return there
-
-    return arrived
-
-
-def _one_behind(items: Iterator[T]) -> Iterator[T]:
-    """Each when the next has been begun: a GPU has work while the host makes a batch, and while it reads answers."""
-    for before, _ in pairwise(chain(items, [None])):
-        assert before is not None
-        yield before
-
-
-def _ahead(make: Callable[[Sequence[S]], T], items: Sequence[S], size: int) -> Generator[T, None, None]:
-    """What is made of every part of the items, the next one by another thread while one is used. Close it, and the
-    thread is gone."""
-    if len(items) <= size:
-        yield make(items)
-        return
-    parts = [items[start : start + size] for start in range(0, len(items), size)]
-    with ThreadPoolExecutor(1, "tokenise") as worker:
-        coming = worker.submit(make, parts[0])
-        for part in parts[1:]:
-            made, coming = coming.result(), worker.submit(make, part)
-            yield made
-        yield coming.result()
 
 
 def _check_batch_size(batch_size: int | None) -> None:
@@ -391,20 +401,20 @@ def _check_batch_size(batch_size: int | None) -> None:
         raise ConfigError(f"batch_size={batch_size} must be at least 1")
 
 
-def _whole(values: Tensor) -> Tensor:
-    """In float32, if they are not ids."""
+def _as_float32(values: Tensor) -> Tensor:
+    """Scores in float32; ids stay."""
     return values.float() if values.is_floating_point() else values
 
 
-def _alone(example: Example, row: int) -> Example:
-    """One sequence of an example; its target only where it belongs to that sequence alone."""
+def _single_sequence(example: Example, row: int) -> Example:
+    """One sequence of an example, with its target only if it is the only one."""
     if len(example.sequences) == 1:
         return example
     return Example([example.sequences[row]], states=None if example.states is None else [example.states[row]])
 
 
-def _stacked(rows: Sequence[Tensor]) -> Tensor:
-    """Rows as one tensor; those of shorter sequences are filled up with 0."""
+def _stack(rows: Sequence[Tensor]) -> Tensor:
+    """Rows as one tensor, padded with 0."""
     if len({row.shape for row in rows}) == 1:
         return torch.stack(list(rows))
     return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)

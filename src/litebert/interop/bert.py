@@ -21,6 +21,7 @@ from litebert.files import read_json
 from litebert.interop.huggingface import BERTS, Folder, assembled
 from litebert.interop.weights import read_tensors
 from litebert.tasks.regress import Regress
+from litebert.tokenizer import Tokenizer
 
 MAX_HIDDEN = 1 << 14
 """The identity between embeddings and layers is a square of it."""
@@ -82,7 +83,7 @@ def load_bert(path: Path) -> Folder:
             f"{path}: DistilBERT's classifier bends with ReLU where an ALBERT's does with tanh; give it as --teacher, "
             "with a --student"
         )
-    return assembled(path, settings, found | _additions(settings, found, kind))
+    return assembled(path, settings, found | _additions(settings, found, kind), Tokenizer.load(path))
 
 
 def read_foreign(path: Path) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from litebert.model.sentence_head import SentenceHead, SentenceMap
 from litebert.tasks import TASKS, Task
 from litebert.tasks.mask import Mask
 from litebert.tokenizer import Tokenizer
+from litebert.tokenizer.core import TOKENIZER_FILES
 
 OURS = ("sharing", "relative_attention_distance", "depth_embedding", "lora_rank")
 """Settings transformers does not know; in config.json they stand under `litebert`."""
@@ -75,7 +76,8 @@ class Folder:
     """What a model folder holds."""
 
     model: Albert
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
+    """None: the folder has none, and the model reads token ids only."""
     task: Task[Any, Any] | None
     max_length: int
     """The longest sequence the model was trained on, as far as the folder says."""
@@ -83,6 +85,14 @@ class Folder:
     """What vectors of sentences go through."""
     int8: ActivationRanges | None = None
     """Weights are held in eight bits, and between what its products' inputs lie, empty if that is not known."""
+
+    def required_tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise CheckpointError(
+                "this model has no tokenizer, which the format needs; put the tokenizer.json, spiece.model or "
+                "vocab.txt that it was trained with into its folder"
+            )
+        return self.tokenizer
 
 
 def assembled(
@@ -94,8 +104,9 @@ def assembled(
     config = model.config
     if task is not None:
         task.load_beside(path)
-    tokenizer = Tokenizer.load(path) if tokenizer is None else tokenizer
-    if tokenizer.vocab_size > config.vocab_size:
+    if tokenizer is None and any((path / name).is_file() for name in TOKENIZER_FILES):
+        tokenizer = Tokenizer.load(path)
+    if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(
             f"{path}: the tokenizer has {tokenizer.vocab_size} tokens and the model only {config.vocab_size}; "
             "they do not belong together"
@@ -128,7 +139,8 @@ def save_folder(path: Path, folder: Folder, half: bool = False) -> None:
     tensors = {name: tensor.bfloat16() if half else tensor for name, tensor in tensors_of(folder.model)}
     if folder.int8 is not None:
         tensors = dict(in_eight_bits(tensors))
-    folder.tokenizer.save(path, folder.max_length)
+    if folder.tokenizer is not None:
+        folder.tokenizer.save(path, folder.max_length)
     if folder.task is not None:
         folder.task.save_beside(path)
     _write_tensors(path, tensors)
@@ -189,6 +201,8 @@ def settings_of(folder: Folder) -> dict[str, Any]:
     if folder.int8 is not None:
         settings["litebert"]["int8"], settings["model_type"] = folder.int8, "litebert"
     tokenizer = folder.tokenizer
+    if tokenizer is None:
+        return settings
     ids = {"pad_token_id": tokenizer.pad_id, "bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
     return settings | ids
 

@@ -149,8 +149,9 @@ def _left_out(folder: Folder, kept: Folder, has_pieces: bool) -> Iterator[str]:
 
 def _write_tokenizer(path: Path, folder: Folder) -> bool:
     """Ours, and keras-hub's if ours came from a SentencePiece model."""
-    folder.tokenizer.save(path / OURS, folder.max_length)
-    pieces = folder.tokenizer.spiece
+    tokenizer = folder.required_tokenizer()
+    tokenizer.save(path / OURS, folder.max_length)
+    pieces = tokenizer.spiece
     if pieces is not None:
         atomic_write(path / SPIECE, pieces)
         write_json(path / "tokenizer.json", _TOKENIZER)

@@ -19,11 +19,10 @@ from torch import Tensor, nn
 
 from litebert.data.batches import Batch
 from litebert.errors import ConfigError, require_extra
-from litebert.fewshot.task import FewShot
 from litebert.files import atomic_path
 from litebert.model import Albert, Encoder
 from litebert.model.sentence_head import SentenceHead, SentenceMap, pooled
-from litebert.tasks import Mask, Task
+from litebert.tasks import Task
 from litebert.tasks.base import Scores
 
 if TYPE_CHECKING:
@@ -48,13 +47,8 @@ class Answers(nn.Module):
         self.albert, self.task = albert, task
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Scores:
-        if not isinstance(self.task, Mask):
-            lengths = attention_mask.sum(1)
-            batch = Batch(input_ids, attention_mask.bool(), token_type_ids, lengths=lengths)
-            scores = self.task.scores(self.albert, batch)
-            return self.task.told(scores["scores"]) if isinstance(self.task, FewShot) else scores
-        encoder, head = self.albert.encoder, self.albert.heads[self.task.head_name]
-        return {"logits": head(encoder(input_ids, attention_mask, token_type_ids), encoder.word_embeddings.weight)}
+        batch = Batch(input_ids, attention_mask.bool(), token_type_ids, lengths=attention_mask.sum(1))
+        return self.task.graph_outputs(self.albert, batch)
 
 
 class Vectors(nn.Module):

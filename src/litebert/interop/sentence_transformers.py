@@ -31,7 +31,7 @@ _PLAIN = "torch.nn.modules.linear.Identity"  # an activation that does nothing
 
 
 def write_modules(
-    path: Path, config: AlbertConfig, max_length: int, tokenizer: Tokenizer, after: SentenceMap | None,
+    path: Path, config: AlbertConfig, max_length: int, tokenizer: Tokenizer | None, after: SentenceMap | None,
     half: bool = False,
 ) -> None:  # fmt: skip
     """What is pooled, what each token counts in it, and the map after it, if the model says so; `half`: in float16."""
@@ -47,6 +47,7 @@ def write_modules(
     if after is not None and after.tokens is not None:
         kinds[COUNTS] = "WordWeights"
         counts = [float(str(count)) for count in after.tokens.astype(np.float32)]  # as few digits as tell it apart
+        assert tokenizer is not None, "token weights were read with the vocabulary"
         vocabulary = tokenizer.vocabulary()
         weights = dict(zip(vocabulary, counts, strict=True))
         settings = {"vocab": vocabulary, "word_weights": weights}
@@ -79,7 +80,7 @@ def _pooling_settings(after: SentenceMap | None) -> dict[str, bool]:
     return named if pooling == "mean" else named | {"pooling_mode_mean_tokens": False}
 
 
-def read_map(path: Path, hidden: int, tokenizer: Tokenizer) -> SentenceMap | None:
+def read_map(path: Path, hidden: int, tokenizer: Tokenizer | None) -> SentenceMap | None:
     """How a folder says that vectors are made, if it does; of modules that we do not compute the user hears."""
     if not (path / "modules.json").is_file():
         return None
@@ -92,7 +93,7 @@ def read_map(path: Path, hidden: int, tokenizer: Tokenizer) -> SentenceMap | Non
     for kind, place in places:
         if kind.endswith(".Dense") and _is_inside(path, place) and found is None:
             found = _read_dense(path / place, hidden)
-        elif kind.endswith(".WordWeights") and place == COUNTS and "tokens" not in changes:
+        elif kind.endswith(".WordWeights") and place == COUNTS and "tokens" not in changes and tokenizer is not None:
             changes["tokens"] = _read_counts(path / COUNTS / "config.json", tokenizer.vocabulary())
         elif kind.endswith(".WeightedLayerPooling") and place == LAST:
             changes["passes"] = _read_passes(path / LAST)

@@ -116,15 +116,16 @@ def write_google(folder: Folder, path: Path) -> list[Row]:
         becomes, transposed = known
         tensors[becomes] = tensor.T if transposed else tensor
         rows.append(Row(name, tuple(tensor.shape), becomes))
-    folder.tokenizer.save(path, folder.max_length)
-    tokens, scores = folder.tokenizer.vocabulary(), folder.tokenizer.piece_scores()
+    tokenizer = folder.required_tokenizer()
+    tokenizer.save(path, folder.max_length)
+    tokens, scores = tokenizer.vocabulary(), tokenizer.piece_scores()
     if scores is not None:
         lines = (f"{token}\t{score:.6g}\n" for token, score in zip(tokens, scores, strict=True))
         atomic_write(path / "spiece.vocab", "".join(lines))
     else:
         atomic_write(path / "vocab.txt", "".join(f"{token}\n" for token in tokens))
     if folder.after is not None:  # which Google's code does not see, and we read again
-        write_modules(path, folder.model.config, folder.max_length, folder.tokenizer, folder.after)
+        write_modules(path, folder.model.config, folder.max_length, tokenizer, folder.after)
     if folder.task is not None:
         folder.task.save_beside(path)
     write_bundle(path / CHECKPOINT, tensors)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import StreamingResponse
 
 from litebert.model.sentence_head import unit
-from litebert.search.knn import hits_among
+from litebert.search.knn import search_vectors
 from litebert.serve import request_schema as schema
 from litebert.serve import response_schema as answers
 from litebert.serve.client_store import TextList, classifier_record
@@ -140,4 +140,4 @@ def _checked_examples(service: Service, examples: list[schema.Example], before: 
 
 
 def _nearest_texts(found: TextList, queries: np.ndarray, top: int) -> list[list[dict[str, Any]]]:
-    return [[asdict(hit) for hit in hits] for hits in hits_among(queries, found.vectors, found.texts, top)]
+    return [[asdict(hit) for hit in hits] for hits in search_vectors(queries, found.vectors, found.texts, top)]

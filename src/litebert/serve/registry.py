@@ -13,9 +13,10 @@ from typing import Any
 from litebert import builtin
 from litebert.errors import ConfigError
 from litebert.fewshot import Adapted
+from litebert.fewshot.persistence import load_any
 from litebert.files import HASH_FILE, check_hashes, unhashed_weights
 from litebert.inference import Model
-from litebert.loading import Engine, load_beside
+from litebert.inference.loading import Engine
 from litebert.serve.limits import ApiError
 from litebert.tasks import Mask, Similarity
 
@@ -82,7 +83,7 @@ class Registry:
             if name in found:
                 raise ConfigError(f"{given}: there is a model {name!r} already; give this one a name: NAME={path}")
             _check_weights(name, builtin.folder_of(path))
-            model = load_beside([base_model(one.model) for one in found.values()], path, engine)
+            model = load_any(path, engine, [base_model(one.model) for one in found.values()])
             model.albert.requires_grad_(False)
             model.tokenizer.warns = False  # logs quote no texts
             if isinstance(model, Adapted) and isinstance(home := model.base.source, Path):

@@ -107,6 +107,10 @@ class Task(ABC, Generic[Input, Output]):
     def scores(self, model: Albert, batch: Batch) -> Scores:
         """What the head says of a batch."""
 
+    def graph_outputs(self, model: Albert, batch: Batch) -> Scores:
+        """The outputs of an exported graph, by name."""
+        return self.scores(model, batch)
+
     @abstractmethod
     def answer(self, record: Input, example: Example, scores: Scores) -> Output:
         """The answer for one record, from the scores of its sequences, on the CPU."""

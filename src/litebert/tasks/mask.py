@@ -157,6 +157,11 @@ class Mask(Task[MaskInput, MaskOutput]):
         shape = batch.input_ids.shape
         return {name: spread(values) for name, values in found.items()}
 
+    def graph_outputs(self, model: Albert, batch: Batch) -> Scores:
+        """The logits of every token: a graph has no list of masks."""
+        words = model.encoder.word_embeddings.weight
+        return {"logits": model.heads[self.head_name](hidden_of(model.encoder, batch), words)}
+
     def answer(self, record: MaskInput, example: Example, scores: Scores) -> MaskOutput:
         tokenizer, columns, spans = _gaps(example)
         numbers = scores["number"][0, columns].tolist()

@@ -33,6 +33,7 @@ from litebert.tokenizer.spiece import parse_spiece
 
 Truncation = Literal["longest_first", "only_first", "only_second"]
 
+TOKENIZER_FILES = ("tokenizer.json", "spiece.model", "vocab.txt")
 MAX_UNKNOWN_FRACTION = (
     0.05  # beyond this share of unknown characters a text is in the wrong language for its vocabulary
 )
@@ -166,13 +167,12 @@ class Tokenizer:
     def load(cls, folder: str | Path) -> Tokenizer:
         """Read `tokenizer.json`, or else `spiece.model`, or else `vocab.txt`, from a folder (or one of these files)."""
         folder = Path(folder)
-        names = ("tokenizer.json", "spiece.model", "vocab.txt")
-        path = (
-            folder if folder.is_file() else next((folder / name for name in names if (folder / name).is_file()), None)
-        )
+        files = (folder / name for name in TOKENIZER_FILES if (folder / name).is_file())
+        path = folder if folder.is_file() else next(files, None)
         if path is None:
             raise CheckpointError(
-                f"{folder}: holds none of {', '.join(names)}; train one with: litebert tokenizer --out {folder}"
+                f"{folder}: holds none of {', '.join(TOKENIZER_FILES)}; train one with: "
+                f"litebert tokenizer --out {folder}"
             )
         settings = _read_settings(path.parent)
         lowercase = bool(settings.get("do_lower_case", True))

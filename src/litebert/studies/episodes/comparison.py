@@ -38,7 +38,6 @@ from litebert.measure.intervals import mean_difference, mean_of, spread_of
 from litebert.measure.score_plots import Score
 from litebert.meta.learner import Learner
 from litebert.meta.tables import Table, meta_of, practised_on
-from litebert.run_folder import set_answering
 from litebert.studies.episodes.methods import FROM_VECTORS, METHODS, WITHOUT_A_MODEL, Learned
 
 SHAPE = EpisodeShape(shot=(1, 1), queries=15, episodes=600)
@@ -67,7 +66,7 @@ def run_episodes(config: Config) -> None:
     for name, model in models.items():
         if isinstance(model, Adapted):
             raise ConfigError(f"{name} has its classes already; give the model that it was adapted from")
-        set_answering(model, config.precision)
+        model.configure(config.precision)
     folds = list(_folds_of(config, next(iter(models.values()))))
     for table, stored in folds:
         if len(stored.episodes) < 2:
