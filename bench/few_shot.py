@@ -39,8 +39,8 @@ import litebert
 from litebert.builtin import folder_of
 from litebert.data.tables import TableOptions
 from litebert.device import has_bfloat16, pick_device
-from litebert.fewshot import Adapted, tuned
-from litebert.fewshot.adapt import given_as
+from litebert.fewshot import Adapted, adapt_with_tier
+from litebert.fewshot.adapt import as_input
 from litebert.fewshot.contrastive import TunedTier
 from litebert.fewshot.tuning import TIERS
 from litebert.measure.baselines import cut_for
@@ -89,7 +89,7 @@ def read(folder: Path) -> tuple[list[Text], list[str]]:
 
 def read_table(path: Path) -> tuple[list[Text], list[str]]:
     records = Classify.read(path, TableOptions())
-    return [given_as(record) for record in records], [str(record.label) for record in records]
+    return [as_input(record) for record in records], [str(record.label) for record in records]
 
 
 def only(pairs: tuple[list[Text], list[str]], chosen: set[str]) -> tuple[list[Text], list[str]]:
@@ -135,12 +135,12 @@ def by_adapt(
     rows = np.array([[answer.probabilities[name] for name in sorted(set(labels))] for answer in answers])
     evidence = adapted.evidence
     note = f"left out {evidence.accuracy:.3f}, {evidence.tier}"
-    note += "".join(f", {tier} {share:.3f}" for tier, share, _ in evidence.tried if share is not None)
+    note += "".join(f", {tier} {share:.3f}" for tier, share, _ in evidence.tier_results if share is not None)
     return Found(rows, -np.array([answer.unknown for answer in answers]), seconds, note)
 
 
 def by_tier(tier: TunedTier, model: litebert.Model, texts: list[Text], labels: list[str]) -> Adapted:
-    return tuned(litebert.adapt(model, texts, labels, budget_s=0), tier)
+    return adapt_with_tier(litebert.adapt(model, texts, labels, budget_s=0), tier)
 
 
 def by_majority(texts: list[Text], labels: list[str], asked: list[Text]) -> Found:

@@ -25,7 +25,7 @@ import litebert
 from litebert.data.batches import Batch, pad
 from litebert.data.hashing import derive_key
 from litebert.data.masking import Masking, MaskUnit, select_tokens
-from litebert.fewshot.adapt import adapt as adapt_instantly
+from litebert.fewshot.adapt import adapt_frozen
 from litebert.inference import Model
 from litebert.measure.baselines import bag_of_words
 from litebert.model import Encoder, preset
@@ -204,7 +204,7 @@ def few_shot_scores(shots: Sequence[int], draws: int, asked: int) -> tuple[np.nd
         for draw in range(draws):
             seen = [rest[i] for i in handful([labels[i] for i in rest], count, draw)]
             shown = [texts[i] for i in seen], [labels[i] for i in seen]
-            answers: list[Any] = adapt_instantly(built_in(), *shown).predict([texts[i] for i in test])
+            answers: list[Any] = adapt_frozen(built_in(), *shown).predict([texts[i] for i in test])
             ours[row, draw] = np.mean([answer.label == labels[i] for answer, i in zip(answers, test, strict=True)])
             bags[row, draw] = bag_of_words(*shown, [texts[i] for i in test], [labels[i] for i in test])
     return ours, bags

@@ -28,7 +28,7 @@ import litebert
 from litebert.data.batches import Batch, Example, collate
 from litebert.data.shards import DOCUMENT_START, SENTENCE_START, Shards
 from litebert.device import has_bfloat16, pick_device
-from litebert.fewshot.feature_sets import frequency_of
+from litebert.fewshot.feature_sets import token_frequency
 from litebert.inference import Model
 from litebert.model.sentence_head import SentenceMap, weighted_mean, whitened
 from litebert.tasks import Regress
@@ -106,7 +106,7 @@ def pairs_of(shards: Shards, count: int) -> list[tuple[str, str]]:
 
 def counts_of(model: Model, texts: list[str]) -> dict[str, np.ndarray]:
     """(V,) What each token counts, to four digits, by the name of the way."""
-    frequency = frequency_of(model, texts).numpy()[: model.tokenizer.vocab_size]
+    frequency = token_frequency(model, texts).numpy()[: model.tokenizer.vocab_size]
     exact = {name: np.ones_like(frequency) if at is None else at / (at + frequency) for name, at in COMMON.items()}
     return {name: np.array([f"{count:.4g}" for count in counts], np.float32) for name, counts in exact.items()}
 

@@ -19,7 +19,8 @@ import litebert
 from litebert.device import has_bfloat16
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.fewshot import Adapted
-from litebert.fewshot.adapt import adapt, solved
+from litebert.fewshot.adapt import adapt_frozen as adapt
+from litebert.fewshot.adapt import fit_adapted
 from litebert.fewshot.support_set import Tuning
 from litebert.inference import Model
 
@@ -69,10 +70,10 @@ def labels_of(model: Model, texts: list[Any]) -> list[str]:
 def test_a_handful_is_enough(adapted: Adapted) -> None:
     assert labels_of(adapted, list(NEW)) == list(NEW.values())
     evidence = adapted.evidence
-    assert (evidence.examples, evidence.classes, evidence.chance) == (12, 3, pytest.approx(1 / 3))
+    assert (evidence.examples, evidence.classes, evidence.majority_share) == (12, 3, pytest.approx(1 / 3))
     assert evidence.accuracy is not None
     assert evidence.accuracy > 0.6
-    assert evidence.with_half is not None
+    assert evidence.accuracy_with_half is not None
     assert evidence.margin is not None
     assert 0 < evidence.margin < 0.4
     assert len(evidence.mistakes) == min(5, round(12 * (1 - evidence.accuracy)))
@@ -149,7 +150,7 @@ def test_what_was_asked_for_stays_when_examples_are_added(base: Model, tmp_path:
         assert isinstance(one, Adapted)
         more = one.add_class("404", ["page not found", "the link is broken"])
         assert not more.evidence.label_names
-        assert more.given.around.count == 2
+        assert more.support.background.count == 2
     assert litebert.adapt(plain, ["buy milk"], ["shopping"], label_names=True).evidence.label_names
     assert adapt(base, *pairs_of(FEW)).add_class("404", ["page not found", "the link is broken"]).evidence.classes == 4
 
@@ -157,7 +158,7 @@ def test_what_was_asked_for_stays_when_examples_are_added(base: Model, tmp_path:
 def test_the_margin_is_of_the_examples_that_were_asked(base: Model) -> None:
     texts = ["the rain", "a storm", "eggs", "bread", "a letter", "the village"]
     found = adapt(base, texts, ["weather", "weather", "food", "food", "post", "place"]).evidence
-    assert (found.examples, found.asked) == (6, 4)
+    assert (found.examples, found.num_left_out) == (6, 4)
     assert found.margin is not None
     assert found.margin >= 1.96 / 8
 
@@ -165,9 +166,9 @@ def test_the_margin_is_of_the_examples_that_were_asked(base: Model) -> None:
 def test_one_example_per_class_is_enough_to_begin(base: Model) -> None:
     one = adapt(base, [some[0] for some in FEW.values()], ["1", "2", "3"])
     assert one.evidence.accuracy is None
-    assert one.evidence.with_half is None
+    assert one.evidence.accuracy_with_half is None
     assert not one.evidence.label_names
-    assert "one example only of '1', '2', '3'" in one.evidence.remarks[0]
+    assert "only one example of '1', '2', '3'" in one.evidence.remarks[0]
     assert labels_of(one, [some[0] for some in FEW.values()]) == ["1", "2", "3"]
     assert [(answer.unknown, answer.is_unknown) for answer in one.predict(list(NEW))] == [(0.0, False)] * len(NEW)
     named = adapt(base, [some[0] for some in FEW.values()], list(FEW))
@@ -203,8 +204,8 @@ def test_texts_without_labels_say_what_is_usual(base: Model) -> None:
     around = ["hello, I have a question", "good morning, could you help me", "thank you very much for your help"]
     told = adapt(base, texts, labels, unlabelled=around)
     assert told.evidence.examples == 12
-    assert told.given.around.count == 3
-    assert adapt(base, texts, labels).given.around.count == 0
+    assert told.support.background.count == 3
+    assert adapt(base, texts, labels).support.background.count == 0
     with pytest.raises(DataError, match="unlabelled must be strings"):
         adapt(base, texts, labels, unlabelled=["fine", ""])
     right = [label == truth for label, truth in zip(labels_of(told, list(NEW)), NEW.values(), strict=True)]
@@ -344,9 +345,11 @@ def test_damage_is_named(adapted: Adapted, tmp_path: Path, harm: str) -> None:
 
 def test_a_folder_from_before_characters_counted_answers_as_before(adapted: Adapted, tmp_path: Path) -> None:
     """It says nothing of characters, and has none: made here of what the equation says without them."""
-    sides = replace(adapted.evidence.sides, depths=(2, 12), characters=False)
-    earlier = solved(adapted.base, adapted.given, tuning=Tuning("instant", sides, adapted.evidence.label_names, 1.0))
-    earlier = Adapted(adapted.base, earlier.task, earlier.albert.heads["few_shot"], adapted.given, earlier.evidence)  # type: ignore[arg-type]
+    sides = replace(adapted.evidence.features, depths=(2, 12), characters=False)
+    earlier = fit_adapted(
+        adapted.base, adapted.support, tuning=Tuning("instant", sides, adapted.evidence.label_names, 1.0)
+    )
+    earlier = Adapted(adapted.base, earlier.task, earlier.albert.heads["few_shot"], adapted.support, earlier.evidence)  # type: ignore[arg-type]
     earlier.save(tmp_path)
     content = json.loads((tmp_path / "few_shot.json").read_text())
     assert not content["evidence"].pop("characters")
@@ -408,16 +411,16 @@ def test_repetitions_count_once(model: Model) -> None:
         found.add_class("new", [])
     with pytest.raises(ConfigError, match=r"give it litebert.load\(name\)"):
         adapt("litebert-base-en", ["a", "b"], ["x", "y"])  # type: ignore[arg-type]
-    assert found.evidence.remarks[0] == "2 examples stand there twice and count once"
+    assert found.evidence.remarks[0] == "2 duplicate examples count once"
 
 
 def test_a_hint_needs_four_of_a_class(base: Model) -> None:
     few = {label: some[:3] for label, some in FEW.items()}
     evidence = adapt(base, *pairs_of(few)).evidence
-    assert evidence.with_half is None
-    assert evidence.with_twice is None
-    assert replace(evidence, accuracy=0.9, with_half=0.5).with_twice == 1
-    assert replace(evidence, accuracy=0.5, with_half=0.6).with_twice is None
+    assert evidence.accuracy_with_half is None
+    assert evidence.projected_accuracy is None
+    assert replace(evidence, accuracy=0.9, accuracy_with_half=0.5).projected_accuracy == 1
+    assert replace(evidence, accuracy=0.5, accuracy_with_half=0.6).projected_accuracy is None
 
 
 # --- scikit-learn -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 import litebert
 from litebert.errors import ConfigError, DataError
 from litebert.fewshot import Adapted
-from litebert.fewshot.adapt import adapt
+from litebert.fewshot.adapt import adapt_frozen as adapt
 from litebert.inference import Model
 from tests.fewshot.test_adapt import labels_of
 from tests.fewshot.words import OTHERS
@@ -46,7 +46,7 @@ def test_pairs_are_told_apart(model: Model, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="example 1: a single text among pairs"):
         again.add_examples(["alone"], ["same"])
     for options in ({"unlabelled": ["some text"]}, {"label_names": True}):
-        with pytest.raises(ConfigError, match="names of classes and unlabelled texts say nothing of pairs"):
+        with pytest.raises(ConfigError, match="names of classes and unlabelled texts do not work with pairs"):
             adapt(model, pairs, labels, **options)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="example 1: '' is no text"):
         adapt(model, [("eggs", ""), ("eggs", "milk")], ["same", "other"])
@@ -63,8 +63,8 @@ def test_pairs_can_be_about_what_both_say(model: Model) -> None:
 def test_texts_with_two_labels_can_be_left_out(model: Model) -> None:
     texts, labels = ["the rain", "eggs", "butter", "The rain", "eggs", "snow"], ["w", "f", "f", "f", "f", "w"]
     found = adapt(model, texts, labels, skip_conflicts=True)
-    assert [record.text for record in found.given.records] == ["eggs", "butter", "snow"]
+    assert [record.text for record in found.support.records] == ["eggs", "butter", "snow"]
     assert found.evidence.remarks[:2] == (
-        "1 examples stand there twice and count once",
+        "1 duplicate examples count once",
         "1 texts with two labels left out, the first: example 4: 'The rain' is 'f' here and 'w' in example 1",
     )

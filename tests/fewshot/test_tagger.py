@@ -11,7 +11,7 @@ import torch
 
 import litebert
 from litebert.errors import DataError
-from litebert.fewshot.tagger import MOST_WORDS, adapt_tags
+from litebert.fewshot.tagger import MAX_WORDS, adapt_tags
 from litebert.inference import Model
 from litebert.tasks.tag import Span, TagInput
 from tests.fewshot.words import OTHERS
@@ -82,6 +82,6 @@ def test_long_sentences_are_read_in_windows(model: Model) -> None:
 def test_one_sentence_proves_nothing_and_too_many_are_refused(model: Model) -> None:
     assert adapt_tags(model, sentences_of(1, 0))[1].f1 is None
     with pytest.raises(DataError, match=r"words: adapt takes up to 6,000; litebert finetune learns more"):
-        adapt_tags(model, sentences_of(MOST_WORDS // 7 + 1, 0))
+        adapt_tags(model, sentences_of(MAX_WORDS // 7 + 1, 0))
     with pytest.raises(DataError, match="0 kinds of spans in 1 texts"):
         adapt_tags(model, [TagInput("nothing here", spans=())])

@@ -20,7 +20,7 @@ from litebert.fewshot import contrastive as contrast
 from litebert.fewshot import feature_sets as sides
 from litebert.fewshot import tuning as tiers
 from litebert.fewshot.task import FewShot
-from litebert.fewshot.tuning import adapt, tuned
+from litebert.fewshot.tuning import adapt, adapt_with_tier
 from litebert.inference import Model
 from tests.fewshot.words import TELLING, texts_of
 
@@ -29,7 +29,7 @@ ENOUGH = 1000.0
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contrast, "LEAST_STEPS", 8)
+    monkeypatch.setattr(contrast, "MIN_STEPS", 8)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def helpful(monkeypatch: pytest.MonkeyPatch) -> None:
         for hook in options.get("hooks", ()):
             hook(type("Step", (), {"seconds": 0.0}))
         if tier == "fast":
-            return contrast.tune(base, records, owners, "fast", depth, steps=2)
+            return contrast.tune_encoder(base, records, owners, "fast", depth, steps=2)
         albert = copy.deepcopy(base.albert)
         for words, sign in zip(TELLING.values(), (20.0, -20.0), strict=True):
             ids = [number for encoding in base.tokenizer.encode(words) for number in encoding.ids[1:-1]]
@@ -48,7 +48,7 @@ def helpful(monkeypatch: pytest.MonkeyPatch) -> None:
                 albert.encoder.word_embeddings.weight[ids] = torch.linspace(-1, 1, 16) * sign
         return Model(albert, base.tokenizer, max_length=base.max_length), None
 
-    monkeypatch.setattr(tiers, "tune", tune)
+    monkeypatch.setattr(tiers, "tune_encoder", tune)
 
 
 def right(model: Model, seed: int = 99) -> float:
@@ -60,8 +60,8 @@ def test_without_time_nothing_is_tuned_and_it_is_said_how_long_it_would_take(mod
     texts, labels = texts_of(24, 0)
     found = adapt(model, texts, labels, budget_s=0)
     assert found.evidence.tier == "instant"
-    assert [(tier, share) for tier, share, _ in found.evidence.tried] == [("fast", None), ("full", None)]
-    fast, full = (seconds for _, _, seconds in found.evidence.tried)
+    assert [(tier, share) for tier, share, _ in found.evidence.tier_results] == [("fast", None), ("full", None)]
+    fast, full = (seconds for _, _, seconds in found.evidence.tier_results)
     assert 0 < fast < full
     with pytest.raises(ConfigError, match="budget_s=-1 must be 0 or more seconds"):
         adapt(model, texts, labels, budget_s=-1)
@@ -80,7 +80,7 @@ def test_what_is_better_is_used_and_says_what_it_knows_from_examples_it_has_not_
         return lambda: steps.update([name])
 
     found = adapt(model, texts, labels, budget_s=ENOUGH, begin=begin)
-    told = {tier: share for tier, share, _ in found.evidence.tried}
+    told = {tier: share for tier, share, _ in found.evidence.tier_results}
     assert found.evidence.tier == "full"
     assert found.evidence.accuracy == told["full"] > told["instant"]
     assert right(found) >= right(adapt(model, texts, labels, budget_s=0))
@@ -97,19 +97,19 @@ def test_what_is_better_is_used_and_says_what_it_knows_from_examples_it_has_not_
     assert again.predict(texts[:4]) == found.predict(texts[:4])
     more = again.add_examples(["eggs and butter", "butter and bread"], ["c", "c"])
     assert more.evidence.tier == "full"
-    assert more.evidence.remarks[-1] == "2 examples came after it was tuned and are not in the share"
+    assert more.evidence.remarks[-1] == "2 examples came after it was adapt_with_tier and are not in the share"
     more.save(tmp_path / "more")
     assert litebert.load(tmp_path / "more").predict(texts[:4]) == more.predict(texts[:4])
 
 
 def test_what_is_not_better_is_not_used(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(contrast.RATES, "full", 1.0)  # which leaves nothing of what the model knew
+    monkeypatch.setitem(contrast.LEARNING_RATES, "full", 1.0)  # which leaves nothing of what the model knew
     texts, labels = texts_of(48, 1)
     found, instant = (adapt(model, texts, labels, budget_s=budget) for budget in (ENOUGH, 0))
     assert found.evidence.tier == "instant"
     assert found.evidence.accuracy == instant.evidence.accuracy
     assert found.predict(texts[:4]) == instant.predict(texts[:4])
-    assert [tier for tier, share, _ in found.evidence.tried if share is not None] == ["instant", "fast", "full"]
+    assert [tier for tier, share, _ in found.evidence.tier_results if share is not None] == ["instant", "fast", "full"]
 
 
 def test_small_changes_are_saved_beside_the_examples(
@@ -117,14 +117,14 @@ def test_small_changes_are_saved_beside_the_examples(
 ) -> None:
     monkeypatch.setattr(tiers, "is_better", lambda before, after: True)
     monkeypatch.setattr(tiers, "TIERS", ("fast",))
-    monkeypatch.setitem(contrast.RATES, "fast", 3e-2)
+    monkeypatch.setitem(contrast.LEARNING_RATES, "fast", 3e-2)
     model.save(tmp_path / "base")
     base = litebert.load(tmp_path / "base")
     texts, labels = texts_of(32, 2)
     found = adapt(base, [*texts, texts[0]], [*labels, labels[0]], budget_s=ENOUGH, unlabelled=texts_of(6, 5)[0])
-    assert found.evidence.remarks == ("1 examples stand there twice and count once",)
+    assert found.evidence.remarks == ("1 duplicate examples count once",)
     assert found.evidence.tier == "fast"
-    assert found.given.around.count == 6
+    assert found.support.background.count == 6
     found.save(tmp_path / "few")
     written = sorted(path.name for path in (tmp_path / "few").iterdir())
     assert written == ["few_shot.json", "few_shot.safetensors", "sha256.json"]
@@ -133,12 +133,12 @@ def test_small_changes_are_saved_beside_the_examples(
     assert again.predict(texts) == found.predict(texts)
     assert again.evidence == found.evidence
     assert again.tuning == found.tuning
-    for one in (found, again):  # unknown is told by halves that it was not tuned on, not by its own examples
+    for one in (found, again):  # unknown is told by halves that it was not adapt_with_tier on, not by its own examples
         assert isinstance(one.task, FewShot)
         assert one.tuning is not None
         assert one.task.familiar == sorted(one.tuning.familiar)
     assert not torch.allclose(torch.from_numpy(again.embed(texts)), torch.from_numpy(base.embed(texts)))
-    more = litebert.adapt(again, ["eggs", "milk"], ["c", "c"], budget_s=ENOUGH)  # nothing is tuned again
+    more = litebert.adapt(again, ["eggs", "milk"], ["c", "c"], budget_s=ENOUGH)  # nothing is adapt_with_tier again
     assert (more.evidence.tier, more.evidence.accuracy) == ("fast", found.evidence.accuracy)
     assert more.adapters is again.adapters
 
@@ -147,13 +147,13 @@ def test_small_changes_are_saved_beside_the_examples(
 def test_labels_that_mean_nothing_are_told_no_better_than_by_chance(
     model: Model, tier: contrast.TunedTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However much was tuned: left out of the equation alone, the examples would all look right."""
-    monkeypatch.setattr(contrast, "LEAST_STEPS", 25)
-    monkeypatch.setitem(contrast.RATES, tier, 1e-2)
+    """However much was adapt_with_tier: left out of the equation alone, the examples would all look right."""
+    monkeypatch.setattr(contrast, "MIN_STEPS", 25)
+    monkeypatch.setitem(contrast.LEARNING_RATES, tier, 1e-2)
     shares, sure = [], []
     for seed in range(4):
         texts, labels = texts_of(40, seed, meaningless=True)
-        found = tuned(adapt(model, texts, labels, budget_s=0, label_names=False), tier)
+        found = adapt_with_tier(adapt(model, texts, labels, budget_s=0, label_names=False), tier)
         assert found.evidence.tier == tier
         shares.append(found.evidence.accuracy)
         sure += [answer.probability for answer in found.predict(texts_of(40, 50)[0])]
@@ -163,13 +163,13 @@ def test_labels_that_mean_nothing_are_told_no_better_than_by_chance(
 
 def test_a_handful_of_each_class_is_needed(model: Model) -> None:
     texts, labels = texts_of(6, 0)
-    assert adapt(model, texts, labels, budget_s=ENOUGH).evidence.tried == ()
+    assert adapt(model, texts, labels, budget_s=ENOUGH).evidence.tier_results == ()
 
 
 def test_the_only_example_of_a_class_is_learned_by_both_halves_and_not_asked(model: Model) -> None:
     texts, labels = texts_of(24, 3)
     found = adapt(model, [*texts, "milk"], [*labels, "c"], budget_s=ENOUGH, label_names=False)
-    assert len(found.evidence.tried) == 3
+    assert len(found.evidence.tier_results) == 3
     assert found.labels == ["a", "b", "c"]
 
 
@@ -178,8 +178,10 @@ def test_a_tuned_model_is_bent_only_where_those_that_were_asked_were(
 ) -> None:
     texts, labels = texts_of(100, 0)  # halves of 50 are never bent
     instant = adapt(model, texts, labels, budget_s=0)
-    instant.evidence = replace(instant.evidence, bent=True, ridge=0.1)
-    assert not tuned(instant, "full").evidence.bent
-    monkeypatch.setattr(sides, "BENDING", 0)
-    monkeypatch.setattr(sides, "_best", lambda losses: np.zeros(losses.shape[1], dtype=int))  # the first: a bent one
-    assert tuned(instant, "full").evidence.bent
+    instant.evidence = replace(instant.evidence, exponential=True, ridge=0.1)
+    assert not adapt_with_tier(instant, "full").evidence.exponential
+    monkeypatch.setattr(sides, "MIN_EXPONENTIAL_EXAMPLES", 0)
+    monkeypatch.setattr(
+        sides, "best_choice", lambda losses: np.zeros(losses.shape[1], dtype=int)
+    )  # the first: a bent one
+    assert adapt_with_tier(instant, "full").evidence.exponential

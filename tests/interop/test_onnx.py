@@ -15,7 +15,7 @@ from litebert.commands.export import distance
 from litebert.data.batches import Batch, pad
 from litebert.errors import ConfigError
 from litebert.fewshot import Adapted
-from litebert.fewshot.adapt import adapt
+from litebert.fewshot.adapt import adapt_frozen as adapt
 from litebert.inference import Model
 from litebert.inference.exported import by_session
 from litebert.interop.onnx import Answers, Vectors, graph_of, program_of
@@ -193,7 +193,7 @@ def adapted_to(model: Model, kind: str) -> tuple[Adapted, list[Any]]:
 @pytest.mark.parametrize("kind", ["few", "bent", "pairs"])
 def test_an_adapted_model_answers_the_same(model: Model, kind: str) -> None:
     adapted, asked = adapted_to(model, kind)
-    assert (adapted.evidence.bent, adapted.evidence.characters) == (kind == "bent", kind != "pairs")
+    assert (adapted.evidence.exponential, adapted.evidence.characters) == (kind == "bent", kind != "pairs")
     assert adapted.task is not None
     graph = graph_of(Answers(adapted.albert, adapted.task), model.max_length)
     session = session_of(graph)
@@ -208,7 +208,7 @@ def test_an_adapted_model_answers_the_same(model: Model, kind: str) -> None:
             expected = [answer.probabilities[label] for label in adapted.labels]
             np.testing.assert_allclose(found["probabilities"][0], expected, atol=1e-4)
             assert found["scores"].argmax() == found["probabilities"].argmax()
-            assert found["unknown"][0] == pytest.approx(answer.unknown, abs=1.01 / (1 + len(adapted.given.records)))
+            assert found["unknown"][0] == pytest.approx(answer.unknown, abs=1.01 / (1 + len(adapted.support.records)))
     assert len({round(float(value), 3) for value in together["unknown"]}) > 1
 
 

@@ -22,7 +22,7 @@ from litebert.model.sentence_head import SentenceHead, SentenceMap
 from litebert.tasks import Similarity
 from litebert.tasks.similarity import LOSSES, SimilarOutput, best_threshold
 from litebert.tasks.similarity_files import SimilarInput, kind_of
-from litebert.tasks.similarity_losses import contrast, cosent, own_among_others
+from litebert.tasks.similarity_losses import cosent, multiple_negatives_ranking, supervised_contrastive
 from litebert.tokenizer import Tokenizer
 from tests.conftest import PROSE, peer
 
@@ -146,7 +146,7 @@ def test_multiple_negatives_are_those_of_sentence_transformers(hard: bool) -> No
     candidates = torch.cat([right, other]) if hard else right
     none = torch.zeros(9, len(candidates), dtype=torch.bool)
     columns = [left, right, other] if hard else [left, right]
-    ours = float(own_among_others(left, candidates, none))
+    ours = float(multiple_negatives_ranking(left, candidates, none))
     assert ours == pytest.approx(of_peer("MultipleNegativesRankingLoss", columns), rel=1e-5)
 
 
@@ -165,8 +165,8 @@ def test_a_text_that_stands_in_two_examples_is_no_negative(tokenizer: Tokenizer,
 def test_contrast_brings_one_class_together() -> None:
     vectors = F.normalize(torch.tensor([[1.0, 0.1], [1, -0.1], [0.1, 1], [-0.1, 1]]), dim=1)
     right, wrong = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])
-    assert contrast(vectors, right, 0.05) < contrast(vectors, wrong, 0.05)
-    assert float(contrast(vectors, torch.arange(4), 0.05)) == 0.0
+    assert supervised_contrastive(vectors, right, 0.05) < supervised_contrastive(vectors, wrong, 0.05)
+    assert float(supervised_contrastive(vectors, torch.arange(4), 0.05)) == 0.0
 
 
 def test_simcse_reads_every_text_of_any_file_twice(tokenizer: Tokenizer) -> None:

@@ -103,8 +103,8 @@ def _classifier(
 ) -> tuple[Model, dict[str, Any], Iterator[str]]:
     """The model, what speaks for it, and that in words."""
     from litebert.fewshot import adapt
-    from litebert.fewshot.adapt import given_as
-    from litebert.fewshot.summary import lines_of
+    from litebert.fewshot.adapt import as_input
+    from litebert.fewshot.summary import summarize
 
     def begin(title: str, steps: int) -> Callable[[], None]:
         if not bar.console.is_terminal:
@@ -114,7 +114,7 @@ def _classifier(
 
     found = adapt(
         model,
-        [given_as(record) for record in records],
+        [as_input(record) for record in records],
         [record.label for record in records],
         budget_s=config.budget,
         unlabelled=around,
@@ -125,8 +125,8 @@ def _classifier(
         begin=begin,
     )
     evidence = found.evidence
-    told = asdict(evidence) | {"margin": evidence.margin, "with_twice": evidence.with_twice}
-    return found, told, lines_of(evidence)
+    told = evidence.to_json() | {"margin": evidence.margin, "with_twice": evidence.projected_accuracy}
+    return found, told, summarize(evidence)
 
 
 def _tagger(
@@ -134,13 +134,13 @@ def _tagger(
 ) -> tuple[Model, dict[str, Any], Iterator[str]]:
     """The same for spans."""
     from litebert.fewshot import Adapted
-    from litebert.fewshot.summary import lines_of_tags
+    from litebert.fewshot.summary import summarize_tagger
     from litebert.fewshot.tagger import adapt_tags
 
     if isinstance(model, Adapted):
         raise ConfigError(f"{config.model} tells classes already; give the --model that it was made from")
     found, evidence = adapt_tags(model, records, advance)
-    return found, asdict(evidence), lines_of_tags(evidence)
+    return found, asdict(evidence), summarize_tagger(evidence)
 
 
 def _texts(path: Path, config: Config) -> list[str]:

@@ -85,13 +85,13 @@ class Figures:
 
 
 def run(config: Config) -> None:
-    from litebert.fewshot.persistence import Saved
+    from litebert.fewshot.persistence import SavedClassifier
     from litebert.inference.loading import locate
     from litebert.interop.formats import read_source
 
     console = make_console()
     path = locate(config.source)
-    if Saved.is_at(path):
+    if SavedClassifier.is_at(path):
         raise ConfigError(
             f"{path} is an adapted model, a head on another one; convert that one, or use litebert export"
         )

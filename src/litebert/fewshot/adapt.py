@@ -1,9 +1,9 @@
-"""A model that has read a handful of examples: `litebert.adapt`.
+"""Few-shot classification with a frozen encoder: what `litebert.adapt` returns.
 
-The encoder stays as it is. Examples are read once, from several sides; which of these are used is decided by what each
-example would have been called without it, and the classifier comes from one equation (`fewshot/ridge.py`).
+The examples are read once, as several features. Leave-one-out decides which of these are used; the classifier is fitted
+in closed form (`ridge.py`).
 
-Shapes: N examples, W windows of them, D depths, H hidden, P pieces, F features, C classes.
+Shapes: N examples, W windows of them, M means, H hidden, F features, C classes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,67 +22,84 @@ import torch
 from torch import Tensor, nn
 
 from litebert.errors import ConfigError, DataError
-from litebert.fewshot.feature_sets import Around, Choice, Reader, Sides, likeness_of, readable, usual_ridge, with_half
+from litebert.fewshot.feature_sets import (
+    Background,
+    FeatureExtractor,
+    FeatureSelection,
+    FeatureSet,
+    accuracy_with_half,
+    default_ridge,
+    kernel_matrix,
+    readable_names,
+)
 from litebert.fewshot.head import FewShotHead
-from litebert.fewshot.ridge import Solution, solve
-from litebert.fewshot.support_set import Evidence, Given, Tuning
-from litebert.fewshot.task import FewShot, familiarity, levels_of, pieces_for
+from litebert.fewshot.ridge import RidgeFit, fit_ridge
+from litebert.fewshot.support_set import LeaveOneOutReport, SupportSet, Tuning, renamed_attribute
+from litebert.fewshot.task import FewShot, class_levels, familiarity, token_features_for
 from litebert.files import HASH_FILE, atomic_path, file_sha256, read_json, write_json
 from litebert.inference.model import Model
 from litebert.model import Albert
 from litebert.model.lora import DepthAdapters
 from litebert.tasks.text import TextInput
 
-SETTINGS, TENSORS, ADAPTERS = "few_shot.json", "few_shot.safetensors", "adapters."
-MOST_UNLABELLED = 2000
-"""Of more, evenly spread ones speak for the rest."""
-SHOWN = 5
-"""Mistakes that are remembered."""
+SETTINGS, TENSORS, ADAPTERS, BACKGROUND = "few_shot.json", "few_shot.safetensors", "adapters.", "around"
+TENSOR_NAMES = {"ngram_idf": "surprise", "example_index": "owners", "feature_index": "places"}
+"""Buffers of the head that have another name in the file."""
+MAX_UNLABELLED = 2000
+"""Of more texts, evenly spaced ones are used."""
+MAX_MISTAKES = 5
 
 
 class Adapted(Model):
-    """A classifier by examples. It shares its encoder with the model it was made from."""
+    """A few-shot classifier. It shares its encoder with the model it was adapted from."""
 
     def __init__(
-        self, base: Model, task: FewShot, head: FewShotHead, given: Given, evidence: Evidence,
+        self, base: Model, task: FewShot, head: FewShotHead, support: SupportSet, evidence: LeaveOneOutReport,
         tuning: Tuning | None = None, adapters: DepthAdapters | None = None,
     ) -> None:  # fmt: skip
-        albert = shell(base, adapters)
+        albert = share_encoder(base, adapters)
         albert.heads = nn.ModuleDict({task.head_name: head})
         super().__init__(albert, base.tokenizer, task, base.max_length, base.after)
-        self.base, self.given, self.evidence, self.source, self.bf16 = base, given, evidence, base.source, base.bf16
+        self.base, self.support, self.source, self.bf16 = base, support, base.source, base.bf16
+        self.evidence = evidence
+        """How well it does, by leave-one-out."""
         self.tuning, self.adapters = tuning, adapters
 
+    def __getattr__(self, name: str) -> Any:
+        return renamed_attribute(self, name, {"given": "support"})
+
     def to(self, device: str | torch.device) -> Model:
-        """Move it, and the model it was made from."""
+        """Move it, and the model it was adapted from."""
         self.base.to(device)
         return super().to(device)
 
     @property
+    def few_shot(self) -> FewShot:
+        assert isinstance(self.task, FewShot)
+        return self.task
+
+    @property
     def labels(self) -> list[str]:
         """The names of the classes."""
-        assert isinstance(self.task, FewShot)
-        return self.task.labels
+        return self.few_shot.labels
 
     @property
     def levels(self) -> list[float]:
-        """What a text of each class usually scores there."""
-        assert isinstance(self.task, FewShot)
-        return self.task.levels
+        """The typical score of each class for its own texts."""
+        return self.few_shot.levels
 
     def scores_of(self, records: Sequence[TextInput]) -> np.ndarray:  # (N, C)
-        """What the classes get, before probabilities are made of it."""
-        assert isinstance(self.task, FewShot)
-        examples = self.task.features(records, self.tokenizer, self.max_length)
-        rows = self.score_examples(self.task, examples)
+        """The scores of the classes, before the softmax."""
+        examples = self.few_shot.features(records, self.tokenizer, self.max_length)
+        rows = self.score_examples(self.few_shot, examples)
         return np.stack([row["scores"].mean(0).numpy() for row in rows]).astype(np.float64)
 
     def add_examples(self, texts: Sequence[str], labels: Sequence[Any]) -> Adapted:
-        """The same with more examples, of old classes or new ones. Nothing is trained; all examples are read again."""
-        return adapt(self, texts, labels)
+        """A new model with more examples, of known classes or new ones. Nothing is trained; all examples are read."""
+        return adapt_frozen(self, texts, labels)
 
     def add_class(self, label: Any, texts: Sequence[str]) -> Adapted:
-        """The same with one more class."""
+        """A new model with one more class."""
         if str(label) in self.labels:
             raise DataError(f"class {label!r} is there already; give it more examples with add_examples")
         if isinstance(texts, str) or not texts:
@@ -90,41 +107,38 @@ class Adapted(Model):
         return self.add_examples(texts, [label] * len(texts))
 
     def save(self, path: str | Path, half: bool = False) -> None:
-        """Write a small folder, the examples and the classifier, which needs the model it was made from to be there;
-        where all weights were tuned, that model too. `half` changes nothing."""
-        path, task = Path(path), self.task
-        assert isinstance(task, FewShot)
-        whole = self.evidence.tier == "full"
-        if self.source is None and not whole:
+        """Write a small folder with the examples and the classifier. It refers to the folder of the base model, which
+        must stay; a fully tuned model is saved with it. `half` changes nothing."""
+        path = Path(path)
+        is_whole = self.evidence.tier == "full"
+        if self.source is None and not is_whole:
             raise ConfigError("the model was adapted in memory only; save it, load it from its folder and adapt that")
         if (path / "config.json").exists():
             raise ConfigError(f"{path} holds a whole model (config.json); choose another folder")
-        head: Any = self.albert.heads[task.head_name]
-        tensors = {name: value.cpu().contiguous() for name, value in head.state_dict().items()}
+        head: Any = self.albert.heads[FewShot.head_name]
+        tensors = {TENSOR_NAMES.get(name, name): value for name, value in head.state_dict().items()}
         if self.adapters is not None:
-            learned = self.adapters.state_dict().items()
-            tensors |= {f"{ADAPTERS}{name}": value.cpu().contiguous() for name, value in learned}
-        if whole:
+            tensors |= {f"{ADAPTERS}{name}": value for name, value in self.adapters.state_dict().items()}
+        tensors = {name: value.cpu().contiguous() for name, value in tensors.items()}
+        if is_whole:
             self.base.save(path)
         with atomic_path(path / TENSORS) as temporary:
-            safetensors.torch.save_file(tensors | {"around": torch.from_numpy(self.given.around.mean)}, temporary)
-        known = read_json(path / HASH_FILE) if whole else {}
-        write_json(path / HASH_FILE, known | {TENSORS: file_sha256(path / TENSORS)})
-        home = path.resolve() if whole else self.source
+            background = torch.from_numpy(self.support.background.mean)
+            safetensors.torch.save_file(tensors | {BACKGROUND: background}, temporary)
+        hashes = read_json(path / HASH_FILE) if is_whole else {}
+        write_json(path / HASH_FILE, hashes | {TENSORS: file_sha256(path / TENSORS)})
+        home = path.resolve() if is_whole else self.source
+        reference = {"folder": os.path.relpath(home, path.resolve())} if isinstance(home, Path) else {"name": home}
         write_json(path / SETTINGS, {
-            "model": {"folder": _way(home, path)} if isinstance(home, Path) else {"name": home},
-            "encoder": self.base.encoder_fingerprint(), "labels": task.labels, "levels": task.levels,
-            "familiar": task.familiar, "evidence": asdict(self.evidence), "label_names": self.given.label_names,
-            "tuning": self.tuning and asdict(self.tuning), "around": self.given.around.count,
-            "examples": [[*record.texts, record.label] for record in self.given.records],
+            "model": reference, "encoder": self.base.encoder_fingerprint(), "labels": self.labels,
+            "levels": self.levels, "familiar": self.few_shot.familiar, "evidence": self.evidence.to_json(),
+            "label_names": self.support.label_names, "tuning": self.tuning and self.tuning.to_json(),
+            BACKGROUND: self.support.background.count,
+            "examples": [[*record.texts, record.label] for record in self.support.records],
         })  # fmt: skip
 
 
-def _way(home: Path, path: Path) -> str:
-    return os.path.relpath(home, path.resolve())
-
-
-def adapt(
+def adapt_frozen(
     model: Model,
     texts: Sequence[str | tuple[str, str]],
     labels: Sequence[Any],
@@ -135,130 +149,140 @@ def adapt(
     places: Sequence[str] = (),
     advance: Callable[[int], None] = lambda count: None,
 ) -> Adapted:
-    """A classifier from a handful of labelled texts, or pairs of them, in little more than the time it takes to read
-    them once.
+    """A classifier from a few labelled texts, or pairs of them, with a frozen encoder: `litebert.adapt` without tuning.
 
-    To an adapted model the examples are added. `unlabelled` texts say what is usual. `label_names`: let the names of
-    the classes count as examples; None: if that helps. `skip_conflicts`: leave out texts that have two labels.
-    `places` say where examples stand, for errors; `advance` hears how many windows of texts are read.
+    An adapted model gets the examples in addition to its own. The parameters are those of `litebert.adapt`.
     """
+    _check_arguments(model, texts, labels, unlabelled, label_names)
+    pairs = not isinstance(next(iter(texts)), str)
+    records: tuple[TextInput, ...] = ()
+    background = Background.empty(model, pairs)
+    if isinstance(model, Adapted):
+        records, background = model.support.records, model.support.background
+        label_names = model.support.label_names if label_names is None else label_names
+    where = [f"{record.shown[:30]!r} of before" for record in records]
+    where += places or [f"example {number}" for number in range(1, len(texts) + 1)]
+    all_texts = [*(as_input(record) for record in records), *texts]
+    all_labels = [*(record.label for record in records), *labels]
+    support = SupportSet.from_texts(all_texts, all_labels, where, label_names, background, skip_conflicts)
+    unlabelled = evenly_spaced(unlabelled, MAX_UNLABELLED)
+    if isinstance(model, Adapted):
+        return fit_adapted(model.base, support, unlabelled, advance, tuning=model.tuning, adapters=model.adapters)
+    return fit_adapted(model, support, unlabelled, advance)
+
+
+def _check_arguments(
+    model: Any, texts: Sequence[Any], labels: Sequence[Any], unlabelled: Sequence[Any], label_names: bool | None
+) -> None:
     if not isinstance(model, Model):
         raise ConfigError(f"adapt takes a model, not {str(model)[:40]!r}; give it litebert.load(name)")
     if isinstance(texts, str) or not len(texts) or len(texts) != len(labels):
         raise DataError(f"adapt takes a list of texts and as many labels; got {len(texts)} and {len(labels)}")
     if not all(isinstance(text, str) and text.strip() for text in unlabelled):
-        raise DataError("unlabelled must be strings with something in them; leave the others out")
-    pairs = not isinstance(next(iter(texts)), str)
-    if pairs and (label_names or len(unlabelled)):
-        raise ConfigError("names of classes and unlabelled texts say nothing of pairs; leave them out")
-    old, around = ((), Around.none(model, pairs)) if not isinstance(model, Adapted) else (
-        model.given.records, model.given.around)  # fmt: skip
-    if isinstance(model, Adapted) and label_names is None:
-        label_names = model.given.label_names
-    where = [f"{record.shown[:30]!r} of before" for record in old]
-    where += places or [f"example {number}" for number in range(1, len(texts) + 1)]
-    before = [given_as(record) for record in old], [record.label for record in old]
-    given = Given.of([*before[0], *texts], [*before[1], *labels], where, label_names, around, skip_conflicts)
-    some = evenly(unlabelled, MOST_UNLABELLED)
-    if isinstance(model, Adapted):
-        return solved(model.base, given, some, advance, tuning=model.tuning, adapters=model.adapters)
-    return solved(model, given, some, advance)
+        raise DataError("unlabelled must be strings that are not empty; leave the others out")
+    if not isinstance(next(iter(texts)), str) and (label_names or len(unlabelled)):
+        raise ConfigError("names of classes and unlabelled texts do not work with pairs; leave them out")
 
 
-def given_as(record: TextInput) -> str | tuple[str, str]:
-    """As somebody would give it."""
+def as_input(record: TextInput) -> str | tuple[str, str]:
+    """The text or the pair of a record."""
     return record.text if record.text_b is None else (record.text, record.text_b)
 
 
-def evenly(texts: Sequence[str], most: int) -> list[str]:
-    """So many of them at most, from everywhere."""
+def evenly_spaced(texts: Sequence[str], most: int) -> list[str]:
+    """At most so many of the texts, from everywhere."""
     return [texts[int(place)] for place in np.arange(0, len(texts), max(1.0, len(texts) / most))]
 
 
-def solved(
-    base: Model, given: Given, unlabelled: Sequence[str] = (), advance: Callable[[int], None] = lambda count: None,
-    *, tuning: Tuning | None = None, adapters: DepthAdapters | None = None, judged: bool = True,
+def fit_adapted(
+    base: Model, support: SupportSet, unlabelled: Sequence[str] = (),
+    advance: Callable[[int], None] = lambda count: None,
+    *, tuning: Tuning | None = None, adapters: DepthAdapters | None = None, evaluate: bool = True,
 ) -> Adapted:  # fmt: skip
-    """A classifier by an equation. What is known of a tuned model was found out on others; not `judged`: nothing is."""
+    """Read the examples and fit the classifier. A tuned model takes its choices and its results from `tuning`. Without
+    `evaluate` there is no leave-one-out accuracy."""
     began = time.perf_counter()
-    records, task = given.records, FewShot.learn_labels(given.records)
-    classes, count = np.array(task.targets(records)), len(task.labels)
+    records, task = support.records, FewShot.learn_labels(support.records)
+    classes, num_classes = np.array(task.targets(records)), len(task.labels)
     more = [TextInput(text) for text in unlabelled]
-    reader = Reader(_seen_through(base, adapters), [*records, *more], advance)
-    # a name is no pair, so there it says nothing
-    wanted = False if task.pairs else given.label_names if tuning is None else tuning.label_names
-    names = readable(task.labels, wanted)
-    seen = reader([*records, *(TextInput(name) for name in names.values())])
-    around = given.around.with_more(reader.means(more)) if more else given.around
-    # names are in it too: a centre that knows only examples lies nearer to the one left out than to the names
-    centre = around.centre(seen.means)
+    extractor = FeatureExtractor(_with_adapters(base, adapters), [*records, *more], advance)
+    # the name of a class is a text, not a pair
+    wanted = False if task.pairs else support.label_names if tuning is None else tuning.label_names
+    names = readable_names(task.labels, wanted)
+    texts = extractor.extract([*records, *(TextInput(name) for name in names.values())])
+    background = support.background.updated(extractor.means(more)) if more else support.background
+    # the names are included: a centre of examples only would be nearer to the one that is left out than to the names
+    centre = background.updated(texts.means).mean
     named = np.array(list(names), dtype=int)
-    told = None
+    predictions = None
     if tuning is None:
-        choice = Choice(seen, centre, classes, count, named, bool(given.label_names))
-        sides, use_names = choice.made_with(np.arange(len(records)))
-        told = choice.told() if judged else None
+        require_names = bool(support.label_names)
+        selection = FeatureSelection(texts, centre, classes, num_classes, named, require_names)
+        features, use_names = selection.best(np.arange(len(records)))
+        predictions = selection.leave_one_out_predictions() if evaluate else None
     else:
-        sides, use_names = tuning.sides, bool(names)
-    rows = seen.from_sides(sides, centre)[: len(records) + use_names * len(names)]
+        features, use_names = tuning.features, bool(names)
+    rows = texts.select(features, centre)[: len(records) + use_names * len(names)]
     owners = np.concatenate([classes, named])[: len(rows)]
-    alike = likeness_of(rows, sides.bent)
-    solution = solve(alike, owners, count, len(rows) - len(records), ridge=tuning.ridge if tuning else 0.0)
-    levels, familiar = _usual(solution, alike, np.bincount(classes, minlength=count))
-    evidence = Evidence(
-        len(records), count, _accuracy(told, classes),
-        max(Counter(classes.tolist()).values()) / len(classes),
-        with_half(alike, owners, len(records), usual_ridge(sides.bent)) if told is not None else None,
-        sides.depths, sides.tokens, use_names, solution.ridge, time.perf_counter() - began,
-        _mistakes(records, task, told, solution), given.remarks, sides.views, bent=sides.bent,
-        asked=sum(size for size in np.bincount(classes).tolist() if size > 1), characters=sides.characters,
+    matrix = kernel_matrix(rows, features.exponential)
+    fit = fit_ridge(matrix, owners, num_classes, len(rows) - len(records), ridge=tuning.ridge if tuning else 0.0)
+    levels, familiar = _calibrate_familiarity(fit, matrix, np.bincount(classes, minlength=num_classes))
+    half = None
+    if predictions is not None:
+        half = accuracy_with_half(matrix, owners, len(records), default_ridge(features.exponential))
+    report = LeaveOneOutReport(
+        len(records), num_classes, _accuracy(predictions, classes),
+        max(Counter(classes.tolist()).values()) / len(classes), half,
+        features.depths, features.tokens, use_names, fit.ridge, time.perf_counter() - began,
+        _mistakes(records, task, predictions, fit), support.remarks, features.views, exponential=features.exponential,
+        num_left_out=sum(size for size in Counter(classes.tolist()).values() if size > 1),
+        characters=features.characters,
     )  # fmt: skip
-    weights = solution.weights
+    weights = fit.weights
     if tuning is not None:
-        evidence, familiar = _by_others(evidence, tuning), tuning.familiar
-        factor = tuning.scale / solution.scale
+        report, familiar = _held_out_report(report, tuning), tuning.familiar
+        factor = tuning.scale / fit.scale
         weights, levels = weights * factor, [level * factor for level in levels]
-    head = empty_head(base, sides, reader.pairs, count, spelling=reader.spelling)
-    head.frequency.copy_(reader.frequency)
-    if sides.characters:
-        head.surprise.copy_(reader.surprise)
-    head.centre.copy_(torch.from_numpy(centre[seen.places(sides)]))
-    head.remember(torch.from_numpy(rows), torch.from_numpy(weights).float())
-    kept = Given(records, given.label_names, around)
-    task = FewShot(task.labels, levels, familiar, task.pairs)
-    return Adapted(base, task, head, kept, evidence, tuning, adapters)
+    head = empty_head(base, features, extractor.pairs, num_classes, token_ngrams=extractor.token_ngrams)
+    head.frequency.copy_(extractor.frequency)
+    if features.characters:
+        head.ngram_idf.copy_(extractor.ngram_idf)
+    head.centre.copy_(torch.from_numpy(centre[texts.mean_indices(features)]))
+    head.set_examples(torch.from_numpy(rows), torch.from_numpy(weights).float())
+    support = SupportSet(records, support.label_names, background)
+    return Adapted(base, FewShot(task.labels, levels, familiar, task.pairs), head, support, report, tuning, adapters)
 
 
-def _usual(solution: Solution, alike: np.ndarray, sizes: np.ndarray) -> tuple[list[float], Sequence[float]]:
-    """What a text of each class usually scores there, and how familiar the examples look."""
-    if not len(solution.truth):
+def _calibrate_familiarity(fit: RidgeFit, matrix: np.ndarray, sizes: np.ndarray) -> tuple[list[float], Sequence[float]]:
+    """The level of each class, and the familiarity of the examples."""
+    if not len(fit.truth):
         return [1.0] * len(sizes), ()
-    levels = levels_of(solution.left_out, solution.truth, sizes)
-    # where examples are all but equal, one left out would be more familiar than any that is there
-    there = alike[solution.asked] @ solution.weights
-    return levels, np.minimum(familiarity(solution.left_out, levels), familiarity(there, levels)).tolist()
+    levels = class_levels(fit.left_out_scores, fit.truth, sizes)
+    # among near duplicates, an example that is left out would look more familiar than one that is there
+    present = matrix[fit.left_out] @ fit.weights
+    return levels, np.minimum(familiarity(fit.left_out_scores, levels), familiarity(present, levels)).tolist()
 
 
-def _by_others(evidence: Evidence, tuning: Tuning) -> Evidence:
-    remarks = evidence.remarks
-    if 0 < tuning.examples < evidence.examples:
-        remarks += (
-            f"{evidence.examples - tuning.examples:,} examples came after it was tuned and are not in the share",
-        )
-    return replace(evidence, accuracy=tuning.accuracy, mistakes=tuning.mistakes, tier=tuning.tier, remarks=remarks)
+def _held_out_report(report: LeaveOneOutReport, tuning: Tuning) -> LeaveOneOutReport:
+    """The report of a tuned model, whose leave-one-out results would flatter it."""
+    remarks = report.remarks
+    if 0 < tuning.examples < report.examples:
+        added = report.examples - tuning.examples
+        remarks += (f"{added:,} examples were added after the tuning and are not in the accuracy",)
+    return replace(report, accuracy=tuning.accuracy, mistakes=tuning.mistakes, tier=tuning.tier, remarks=remarks)
 
 
-def _seen_through(base: Model, adapters: DepthAdapters | None) -> Model:
+def _with_adapters(base: Model, adapters: DepthAdapters | None) -> Model:
     if adapters is None:
         return base
-    model = Model(shell(base, adapters), base.tokenizer, max_length=base.max_length)
+    model = Model(share_encoder(base, adapters), base.tokenizer, max_length=base.max_length)
     model.bf16 = base.bf16
     return model
 
 
-def shell(base: Model, adapters: DepthAdapters | None) -> Albert:
-    """The encoder of a model, without its heads; with adapters, the same weights seen through them."""
-    with torch.device("meta"):  # what is made here is replaced at once
+def share_encoder(base: Model, adapters: DepthAdapters | None) -> Albert:
+    """The encoder of a model without its heads; with adapters, a new encoder that shares the weights."""
+    with torch.device("meta"):  # the weights are replaced at once
         albert = Albert(base.config if adapters is None else replace(base.config, lora_rank=adapters.down.shape[2]))
     if adapters is None:
         albert.encoder = base.encoder
@@ -270,24 +294,28 @@ def shell(base: Model, adapters: DepthAdapters | None) -> Albert:
 
 
 def empty_head(
-    base: Model, sides: Sides, pairs: bool, classes: int, examples: int = 0, kept: int = 0, *, spelling: Tensor
-) -> FewShotHead:
-    shape, pieces = base.config, pieces_for(pairs) * sides.tokens
+    base: Model, features: FeatureSet, pairs: bool, num_classes: int, num_examples: int = 0, num_nonzero: int = 0, *,
+    token_ngrams: Tensor,
+) -> FewShotHead:  # fmt: skip
+    shape, num_token_features = base.config, token_features_for(pairs) * features.tokens
     return FewShotHead(
-        shape.hidden_size, shape.vocab_size, sides.depths, pieces, classes, sides.views, sides.bent, examples, kept,
-        spelling if sides.characters else None,
+        shape.hidden_size, shape.vocab_size, features.depths, num_token_features, num_classes, features.views,
+        features.exponential, num_examples, num_nonzero, token_ngrams if features.characters else None,
     )  # fmt: skip
 
 
-def _accuracy(told: np.ndarray | None, classes: np.ndarray) -> float | None:
-    return None if told is None else float((told == classes)[told >= 0].mean())
+def _accuracy(predictions: np.ndarray | None, classes: np.ndarray) -> float | None:
+    return None if predictions is None else float((predictions == classes)[predictions >= 0].mean())
 
 
 def _mistakes(
-    records: Sequence[TextInput], task: FewShot, told: np.ndarray | None, solution: Solution
+    records: Sequence[TextInput], task: FewShot, predictions: np.ndarray | None, fit: RidgeFit
 ) -> tuple[tuple[str, str, str], ...]:
-    if told is None:
+    if predictions is None:
         return ()
-    worst = solution.asked[np.argsort(-solution.losses)]
-    wrong = [number for number in worst if task.labels[told[number]] != records[number].label]
-    return tuple((records[number].shown, records[number].label, task.labels[told[number]]) for number in wrong[:SHOWN])
+    worst = fit.left_out[np.argsort(-fit.losses)]
+    wrong = [number for number in worst if task.labels[predictions[number]] != records[number].label]
+    return tuple(
+        (records[number].shown, records[number].label, task.labels[predictions[number]])
+        for number in wrong[:MAX_MISTAKES]
+    )

@@ -1,4 +1,4 @@
-"""Some steps that bring texts of one class together and others apart (supervised contrast, Khosla et al. 2020).
+"""Tuning an encoder to a few examples by supervised contrastive learning (Khosla et al. 2020).
 
 Shapes: N texts, B of them in a batch, L columns, H hidden.
 """
@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from litebert.data.batches import Batch, Example, collate
-from litebert.fewshot.adapt import shell
-from litebert.fewshot.feature_sets import frequency_of
-from litebert.fewshot.head import mean_of
+from litebert.fewshot.adapt import share_encoder
+from litebert.fewshot.feature_sets import token_frequency
+from litebert.fewshot.head import sif_mean
 from litebert.fewshot.task import FewShot
-from litebert.inference import Model
+from litebert.inference.model import Model
 from litebert.model.lora import DepthAdapters
-from litebert.tasks.similarity_losses import contrast as supervised
+from litebert.tasks.similarity_losses import supervised_contrastive
 from litebert.tasks.text import TextInput
 from litebert.train.guard import Guard
 from litebert.train.loop import Hook, train
@@ -31,29 +31,29 @@ from litebert.train.optimizers import adamw, warmup_linear
 
 TunedTier = Literal["fast", "full"]
 
-BATCH = 64
-TOGETHER = 4
-"""Texts of a class in a batch, at least, where there are so many."""
-LEAST_STEPS, EPOCHS = 40, 5
+BATCH_SIZE = 64
+MIN_TEXTS_PER_CLASS = 4
+"""Of a class in a batch, if it has so many."""
+MIN_STEPS, EPOCHS = 40, 5
 TEMPERATURE = 0.1
-LENGTH = 128
-"""Tokens that are learned from; longer texts are cut."""
-UPPER = 1 / 2
-"""Of the passes that are read learn in tier fast; what the others say is kept."""
-RANK = 8
-RATES: dict[TunedTier, float] = {"fast": 3e-3, "full": 2e-4}
+MAX_TOKENS = 128
+"""Longer texts are truncated."""
+TRAINED_FRACTION = 1 / 2
+"""Of the passes below the depth, the share that tier fast trains; the states below are computed once."""
+LORA_RANK = 8
+LEARNING_RATES: dict[TunedTier, float] = {"fast": 3e-3, "full": 2e-4}
 
 
-def steps_for(examples: int) -> int:
-    return max(LEAST_STEPS, EPOCHS * math.ceil(examples / BATCH))
+def num_steps(examples: int) -> int:
+    return max(MIN_STEPS, EPOCHS * math.ceil(examples / BATCH_SIZE))
 
 
-def learning_passes(tier: TunedTier, depth: int) -> int:
-    """Of the first `depth`, how many learn: the last ones of them."""
-    return depth if tier == "full" else max(1, round(depth * UPPER))
+def num_trained_passes(tier: TunedTier, depth: int) -> int:
+    """How many of the first `depth` passes are trained: the last ones of them."""
+    return depth if tier == "full" else max(1, round(depth * TRAINED_FRACTION))
 
 
-def tune(
+def tune_encoder(
     base: Model,
     records: Sequence[TextInput],
     owners: np.ndarray,
@@ -64,112 +64,118 @@ def tune(
     hooks: Sequence[Hook] = (),
     seed: int = 0,
 ) -> tuple[Model, DepthAdapters | None]:
-    """The model for these texts of these classes, and what changes it; the given one stays as it is.
+    """Tune the means after `depth` passes to these texts of these classes. The given model stays as it is.
 
-    What is brought together are the means after `depth` passes. Tier fast learns low-rank changes of the last of these;
-    the model is the given one. Tier full learns a copy.
+    Tier fast trains low-rank adapters of the last of these passes, and returns the given model with them. Tier full
+    trains a copy of the model.
     """
-    steps = steps or steps_for(len(records))
+    steps = steps or num_steps(len(records))
     devices = [base.device] if base.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
-        lesson = _Lesson(base, records, depth)
-        adapters = _adapters(base) if tier == "fast" else None
-        model, vectors = (base, lesson.from_kept(adapters)) if adapters is not None else lesson.from_copy()
-        learner: nn.Module = model.encoder if adapters is None else adapters
+        texts = _TrainingTexts(base, records, depth)
+        adapters = _new_adapters(base) if tier == "fast" else None
+        model, vectors_of = (base, texts.train_adapters(adapters)) if adapters is not None else texts.train_copy()
+        trained: nn.Module = model.encoder if adapters is None else adapters
 
-        def loss(chosen: np.ndarray) -> dict[str, Tensor]:
+        def loss(rows: np.ndarray) -> dict[str, Tensor]:
             with torch.autocast(base.device.type, torch.bfloat16, enabled=bool(base.bf16)):
-                found = vectors(chosen)
-            return {"loss": contrast(found, torch.from_numpy(owners[chosen]).to(found.device))}
+                vectors = vectors_of(rows)
+            return {"loss": centred_contrastive_loss(vectors, torch.from_numpy(owners[rows]).to(vectors.device))}
 
-        optimizer = adamw(learner, weight_decay=0.01)
-        guard = Guard({"learner": learner, "optimizer": optimizer}, spike=math.inf)
+        optimizer = adamw(trained, weight_decay=0.01)
+        guard = Guard({"learner": trained, "optimizer": optimizer}, spike=math.inf)
+        schedule = warmup_linear(LEARNING_RATES[tier], steps)
         finished = train(
-            learner, loss, lambda step: [batch_at(owners, seed, step)], optimizer, warmup_linear(RATES[tier], steps),
+            trained, loss, lambda step: [sample_batch(owners, seed, step)], optimizer, schedule,
             steps=steps, seed=seed, hooks=hooks, guard=guard,
         )  # fmt: skip
     if not finished:
         raise KeyboardInterrupt
-    learner.eval()
+    trained.eval()
     return model, adapters
 
 
-def batch_at(owners: np.ndarray, seed: int, step: int) -> np.ndarray:
-    """Which texts a step sees: some classes, and some texts of each, so that there is something to bring together."""
-    chance = np.random.Generator(np.random.Philox(key=[seed, step]))
-    classes = chance.permutation(np.unique(owners))
-    each = max(TOGETHER, BATCH // len(classes))
-    some = [chance.permutation(np.flatnonzero(owners == one))[:each] for one in classes]
-    ends = np.cumsum([len(texts) for texts in some])
-    return np.concatenate(some[: int(np.searchsorted(ends, BATCH)) + 1])
+def sample_batch(owners: np.ndarray, seed: int, step: int) -> np.ndarray:
+    """The texts of a step: some classes, and some texts of each, so that there are positives."""
+    rng = np.random.Generator(np.random.Philox(key=[seed, step]))
+    classes = rng.permutation(np.unique(owners))
+    per_class = max(MIN_TEXTS_PER_CLASS, BATCH_SIZE // len(classes))
+    by_class = [rng.permutation(np.flatnonzero(owners == number))[:per_class] for number in classes]
+    ends = np.cumsum([len(rows) for rows in by_class])
+    return np.concatenate(by_class[: int(np.searchsorted(ends, BATCH_SIZE)) + 1])
 
 
-def contrast(vectors: Tensor, owners: Tensor) -> Tensor:  # (B, H), (B,)
-    """Supervised contrast, in which what all have in common does not count."""
-    return supervised(F.normalize(vectors - vectors.mean(0), dim=1), owners, TEMPERATURE)
+def centred_contrastive_loss(vectors: Tensor, owners: Tensor) -> Tensor:  # (B, H), (B,)
+    """Supervised contrastive loss of the vectors without their mean."""
+    return supervised_contrastive(F.normalize(vectors - vectors.mean(0), dim=1), owners, TEMPERATURE)
 
 
-class _Lesson:
-    """Texts as they are learned from: the beginning of each."""
+class _TrainingTexts:
+    """The first window of each text."""
 
     def __init__(self, base: Model, records: Sequence[TextInput], depth: int) -> None:
         self.base, self.depth = base, depth
         task = FewShot(["no", "class"], pairs=None)
-        windows = task.features(records, base.tokenizer, min(LENGTH, base.max_length))
+        windows = task.features(records, base.tokenizer, min(MAX_TOKENS, base.max_length))
         self.examples = [Example(example.sequences[:1]) for example in windows]
-        self.frequency = frequency_of(base, [text for record in records for text in record.texts]).to(base.device)
+        texts = [text for record in records for text in record.texts]
+        self.frequency = token_frequency(base, texts).to(base.device)
 
-    def batch(self, chosen: Sequence[int] | np.ndarray) -> Batch:
-        examples = [self.examples[number] for number in chosen]
+    def batch(self, rows: Sequence[int] | np.ndarray) -> Batch:
+        examples = [self.examples[row] for row in rows]
         return collate(examples, self.base.tokenizer.pad_id).to(self.base.device)
 
-    def from_kept(self, adapters: DepthAdapters) -> Callable[[np.ndarray], Tensor]:
-        """Vectors, (B, H), from what is kept of the lower passes, which do not learn."""
-        encoder = shell(self.base, adapters).encoder
-        adapters.requires_grad_(True)
-        below = self.depth - learning_passes("fast", self.depth)
-        kept = self._after(below)
+    def mean(self, states: Tensor, batch: Batch) -> Tensor:  # (B, L, H) -> (B, H)
+        return sif_mean(states, self.frequency[batch.input_ids], batch.real)
 
-        def vectors(chosen: np.ndarray) -> Tensor:
-            batch = self.batch(chosen)
-            states = pad_sequence([kept[number] for number in chosen], batch_first=True)
-            last = encoder.onwards(states, batch.real, below, self.depth)
-            return mean_of(last, self.frequency[batch.input_ids], batch.real)
+    def train_adapters(self, adapters: DepthAdapters) -> Callable[[np.ndarray], Tensor]:
+        """Vectors, (B, H), from the stored states below the passes that are trained."""
+        encoder = share_encoder(self.base, adapters).encoder
+        adapters.requires_grad_(True)
+        below = self.depth - num_trained_passes("fast", self.depth)
+        stored = self._states_after(below)
+
+        def vectors(rows: np.ndarray) -> Tensor:
+            batch = self.batch(rows)
+            states = pad_sequence([stored[row] for row in rows], batch_first=True)
+            return self.mean(encoder.onwards(states, batch.real, below, self.depth), batch)
 
         return vectors
 
     @torch.no_grad()
-    def _after(self, depth: int) -> list[Tensor]:  # (length, H) each
-        found = []
-        for start in range(0, len(self.examples), BATCH):
-            batch = self.batch(range(start, min(start + BATCH, len(self.examples))))
+    def _states_after(self, depth: int) -> list[Tensor]:  # (length, H) each
+        stored = []
+        for start in range(0, len(self.examples), BATCH_SIZE):
+            batch = self.batch(range(start, min(start + BATCH_SIZE, len(self.examples))))
             with torch.autocast(self.base.device.type, torch.bfloat16, enabled=bool(self.base.bf16)):
-                given = batch.input_ids, batch.real, batch.token_type_ids
-                states = self.base.encoder.after_passes([depth], *given)[0]
-            found += [state[:length].clone() for state, length in zip(states, batch.lengths.tolist(), strict=True)]
-        return found
+                inputs = batch.input_ids, batch.real, batch.token_type_ids
+                states = self.base.encoder.after_passes([depth], *inputs)[0]
+            lengths = batch.lengths.tolist()
+            stored += [state[:length].clone() for state, length in zip(states, lengths, strict=True)]
+        return stored
 
-    def from_copy(self) -> tuple[Model, Callable[[np.ndarray], Tensor]]:
-        """A model of its own, and its vectors, (B, H)."""
+    def train_copy(self) -> tuple[Model, Callable[[np.ndarray], Tensor]]:
+        """A copy of the model, and its vectors, (B, H)."""
         base = self.base
-        albert = shell(base, None)
+        albert = share_encoder(base, None)
         albert.encoder = copy.deepcopy(base.encoder).requires_grad_(True)
         model = Model(albert, base.tokenizer, max_length=base.max_length)
         model.bf16 = base.bf16
 
-        def vectors(chosen: np.ndarray) -> Tensor:
-            batch = self.batch(chosen)
-            given = batch.input_ids, batch.real, batch.token_type_ids
-            states = albert.encoder.after_passes([self.depth], *given)[0]
-            return mean_of(states, self.frequency[batch.input_ids], batch.real)
+        def vectors(rows: np.ndarray) -> Tensor:
+            batch = self.batch(rows)
+            inputs = batch.input_ids, batch.real, batch.token_type_ids
+            return self.mean(albert.encoder.after_passes([self.depth], *inputs)[0], batch)
 
         return model, vectors
 
 
-def _adapters(base: Model) -> DepthAdapters:
-    """Those that the model has, to go on from, or new ones."""
+def _new_adapters(base: Model) -> DepthAdapters:
+    """A copy of the model's own adapters, or new ones."""
     own: Any = base.encoder.adapters
     shape = base.config
-    found = DepthAdapters(shape.num_hidden_layers, shape.hidden_size, RANK) if own is None else copy.deepcopy(own)
-    return found.to(base.device)
+    adapters = (
+        DepthAdapters(shape.num_hidden_layers, shape.hidden_size, LORA_RANK) if own is None else copy.deepcopy(own)
+    )
+    return adapters.to(base.device)

@@ -1,6 +1,6 @@
-"""Texts as `adapt` looks at them, and which ways of looking tell its examples apart.
+"""The features of texts that few-shot learning chooses from, and the choice by leave-one-out.
 
-Shapes: N texts, W windows of them, M means (a depth and a view each), H hidden, P pieces, F features, C classes.
+Shapes: N texts, W windows of them, M means (a depth and a view each), H hidden, F features, C classes.
 """
 
 from __future__ import annotations
@@ -14,300 +14,298 @@ import torch
 from torch import Tensor
 
 from litebert.errors import ConfigError
-from litebert.fewshot.head import LETTERS, View, features_of, likeness, spelled, surprise_of
-from litebert.fewshot.ridge import USUAL_RIDGE, Solution, halves, solve
-from litebert.fewshot.task import Reading, views_of
+from litebert.fewshot.head import NGRAM_BUCKETS, FeatureView, concatenate, hash_ngrams, kernel, ngram_idf
+from litebert.fewshot.ridge import DEFAULT_RIDGE, RidgeFit, fit_ridge, stratified_halves
+from litebert.fewshot.task import FeatureTask, views_for
 from litebert.inference.model import Model
 from litebert.tasks.text import TextInput
 
-BETTER = 0.98
-"""The loss of something else than the usual must be below this share of its loss."""
-SPECIAL = 0.05
-"""How frequent [CLS] and its like are taken to be."""
-SPELLED = 0.25
-"""So many of the tokens of a text must have several runs of characters, or these are no side: of English 81 % have, of
-Chinese 3 %."""
-CLEAR = 500
-"""With more examples than these the usual sides do, and all others would take longer than reading."""
-NESTED = 80
-"""With more examples it would take too long to choose again without each."""
-BENDING = 80
-"""With more examples likeness may be bent; fewer cannot tell whether it should (docs/log.md)."""
-BENT_RIDGE = 0.3
-"""What `USUAL_RIDGE` is, where likeness is bent."""
-HALVINGS = 8
+MAX_LOSS_RATIO = 0.98
+"""Another choice than the default must have a loss below this share of the default's."""
+SPECIAL_TOKEN_FREQUENCY = 0.05
+"""The assumed frequency of [CLS] and other special tokens."""
+MIN_NGRAM_SHARE = 0.25
+"""Character n-grams are a feature if so many tokens of a text have several: 81 % in English, 3 % in Chinese."""
+MAX_SELECTION_EXAMPLES = 500
+"""With more examples the default features do; comparing others would take longer than reading the texts."""
+MAX_NESTED_EXAMPLES = 80
+"""With more examples the choice is not made again without each of them, which would take too long."""
+MIN_EXPONENTIAL_EXAMPLES = 80
+"""Fewer examples cannot tell whether an exponential kernel helps (docs/log.md)."""
+EXPONENTIAL_RIDGE = 0.3
+"""The default penalty of an exponential kernel."""
+HALF_SPLITS = 8
 
 
 @dataclass(frozen=True)
-class Sides:
-    """From where a text is looked at: after some passes, and its tokens and characters as they stand."""
+class FeatureSet:
+    """What texts are compared by: mean states after some passes, tokens and character n-grams."""
 
     depths: tuple[int, ...]
     tokens: bool
-    """Or, of a pair, how many of them its texts share."""
-    views: tuple[View, ...] = ("whole",)
-    bent: bool = False
-    """Does what is nearly equal count for more than in proportion? See `likeness`."""
+    """Of a pair: the overlap of the tokens of its texts."""
+    views: tuple[FeatureView, ...] = ("whole",)
+    exponential: bool = False
+    """Whether the kernel is exponential; see `head.kernel`."""
     characters: bool = False
 
     @property
-    def means(self) -> list[tuple[int, View]]:
+    def means(self) -> list[tuple[int, FeatureView]]:
         return [(depth, view) for depth in self.depths for view in self.views]
 
+    @property
+    def single_features(self) -> list[FeatureSet]:
+        means = [FeatureSet((depth,), False, (view,)) for depth, view in self.means]
+        return means + [FeatureSet((), True)] * self.tokens + [FeatureSet((), False, characters=True)] * self.characters
 
-def candidates(layers: int, pairs: bool = False, characters: bool = True) -> list[Sides]:
-    """The usual ones first. Characters are never a side of pairs."""
+
+def candidate_feature_sets(layers: int, pairs: bool = False, characters: bool = True) -> list[FeatureSet]:
+    """The feature sets to choose from, the default first. Pairs have no character n-grams."""
     characters = characters and not pairs
-    early, middle = max(1, layers // 6), usual_depth(layers)
+    early, middle = max(1, layers // 6), default_depth(layers)
     depths = [(early, layers), (middle, layers), (early,), (middle,), (layers,)]
-    depths = [(early, middle), *depths] if characters else depths  # beside characters the last pass adds little
+    depths = [(early, middle), *depths] if characters else depths  # beside n-grams the last pass adds little
     unique = list(dict.fromkeys(tuple(sorted(set(some))) for some in depths))
-    views = dict.fromkeys([views_of(pairs), views_of(pairs)[-1:], views_of(pairs)[:1]])
-    found = [
-        Sides(some, written, view, characters=written and characters)
-        for view in views for written in (True, False) for some in unique
+    views = dict.fromkeys([views_for(pairs), views_for(pairs)[-1:], views_for(pairs)[:1]])
+    candidates = [
+        FeatureSet(some, lexical, view, characters=lexical and characters)
+        for view in views for lexical in (True, False) for some in unique
     ]  # fmt: skip
-    return [*found, Sides((), True, views_of(pairs), characters=characters)]
+    return [*candidates, FeatureSet((), True, views_for(pairs), characters=characters)]
 
 
-def usual_depth(layers: int) -> int:
-    """After so many passes texts of classes usually tell most."""
+def default_depth(layers: int) -> int:
+    """After so many passes hidden states usually separate classes best."""
     return max(1, layers // 3)
 
 
+def candidate_depths(model: Model) -> tuple[int, ...]:
+    candidates = candidate_feature_sets(model.config.num_hidden_layers)
+    return tuple(sorted({depth for features in candidates for depth in features.depths}))
+
+
 @dataclass(frozen=True)
-class Around:
-    """Texts without labels: how many windows of them, and their mean, (M, H)."""
+class Background:
+    """Unlabelled texts: the number of their windows, and their mean features, (M, H)."""
 
     count: int
     mean: np.ndarray
 
     @classmethod
-    def none(cls, model: Model, pairs: bool = False) -> Around:
-        means = len(depths_of(model)) * len(views_of(pairs))
+    def empty(cls, model: Model, pairs: bool = False) -> Background:
+        means = len(candidate_depths(model)) * len(views_for(pairs))
         return cls(0, np.zeros((means, model.config.hidden_size), dtype=np.float32))
 
-    def with_more(self, means: np.ndarray) -> Around:
+    def updated(self, means: np.ndarray) -> Background:  # (W, M, H)
+        """With more windows."""
         total = self.count + len(means)
-        return Around(total, (self.mean * (self.count / total) + means.sum(0) / total).astype(np.float32))
-
-    def centre(self, means: np.ndarray) -> np.ndarray:  # (W, M, H) -> (M, H)
-        """Of these and those."""
-        return self.with_more(means).mean
+        return Background(total, (self.mean * (self.count / total) + means.sum(0) / total).astype(np.float32))
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Texts from all sides."""
+class TextFeatures:
+    """All features of some texts."""
 
-    all: Sides
+    available: FeatureSet
     means: np.ndarray
     """(W, M, H)."""
     tokens: np.ndarray
-    """(W, places)."""
+    """(W, token features)."""
     owner: np.ndarray
-    """(W,) which text a window belongs to."""
-    letters: np.ndarray | None = None
-    """(W, places) runs of characters; not of pairs."""
+    """(W,) the text of each window."""
+    ngrams: np.ndarray | None = None
+    """(W, NGRAM_BUCKETS); None for pairs."""
 
-    def from_sides(self, sides: Sides, centre: np.ndarray) -> np.ndarray:  # (N, F)
-        """The mean of the windows of each text. Its scores will be the mean of the windows' scores: the same, or where
-        likeness is bent nearly the same."""
-        means = torch.from_numpy((self.means - centre)[:, self.places(sides)])
-        writing = [self.tokens] * sides.tokens + (
-            [self.letters] if sides.characters and self.letters is not None else []
-        )
-        rows = features_of(means, *map(torch.from_numpy, writing)).numpy()
+    def select(self, features: FeatureSet, centre: np.ndarray) -> np.ndarray:  # (N, F)
+        """The mean over the windows of each text. Its scores are the mean of its windows' scores, approximately so with
+        an exponential kernel."""
+        means = torch.from_numpy((self.means - centre)[:, self.mean_indices(features)])
+        lexical = [self.tokens] * features.tokens
+        lexical += [self.ngrams] if features.characters and self.ngrams is not None else []
+        rows = concatenate(means, *map(torch.from_numpy, lexical)).numpy()
         counts = np.bincount(self.owner)
         if (counts == 1).all():
             return rows
-        found = np.zeros((len(counts), rows.shape[1]), dtype=np.float32)
-        np.add.at(found, self.owner, rows)
-        return (found / counts[:, None]).astype(np.float32)
+        total = np.zeros((len(counts), rows.shape[1]), dtype=np.float32)
+        np.add.at(total, self.owner, rows)
+        return (total / counts[:, None]).astype(np.float32)
 
-    def places(self, sides: Sides) -> list[int]:
-        """Of their means among all."""
-        return [self.all.means.index(one) for one in sides.means]
+    def mean_indices(self, features: FeatureSet) -> list[int]:
+        return [self.available.means.index(mean) for mean in features.means]
 
 
-class Reader:
-    """Reads texts, or pairs of them, from all sides."""
+class FeatureExtractor:
+    """Computes all features of texts, or of pairs of them."""
 
     def __init__(self, model: Model, records: Sequence[TextInput], advance: Callable[[int], None]) -> None:
         self._model, self._advance = model, advance
         self.pairs = records[0].text_b is not None
-        self.frequency = frequency_of(model, [text for record in records for text in record.texts])
-        self.spelling = spelling_of(model)
-        self.surprise = surprise_of(self.spelling, self.frequency)
-        self.characters = not self.pairs and spells(self.spelling, self.frequency)
+        self.frequency = token_frequency(model, [text for record in records for text in record.texts])
+        self.token_ngrams = token_ngrams(model)
+        self.ngram_idf = ngram_idf(self.token_ngrams, self.frequency)
+        self.characters = not self.pairs and ngrams_are_informative(self.token_ngrams, self.frequency)
 
-    def __call__(self, records: Sequence[TextInput]) -> Seen:
-        found, owner = self._read(records, means_alone=False)
-        everything = Sides(depths_of(self._model), True, views_of(self.pairs), characters=self.characters)
-        return Seen(everything, found["means"], found["tokens"], owner, found.get("letters"))
+    def extract(self, records: Sequence[TextInput]) -> TextFeatures:
+        values, owner = self._compute(records, means_only=False)
+        available = FeatureSet(candidate_depths(self._model), True, views_for(self.pairs), characters=self.characters)
+        return TextFeatures(available, values["means"], values["tokens"], owner, values.get("ngrams"))
 
     def means(self, records: Sequence[TextInput]) -> np.ndarray:  # (W, M, H)
-        """Of texts of which the writing says nothing."""
-        return self._read(records, means_alone=True)[0]["means"]
+        return self._compute(records, means_only=True)[0]["means"]
 
-    def _read(self, records: Sequence[TextInput], means_alone: bool) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """What windows look like, by side, and to which text each belongs."""
+    def _compute(self, records: Sequence[TextInput], means_only: bool) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """The features of all windows by name, and the text of each window."""
         model = self._model
-        tables = self.frequency, self.spelling, self.surprise
-        reading = Reading(depths_of(model), self.pairs, *tables, means_alone)
-        examples = reading.features(records, model.tokenizer, model.max_length)
-        rows = model.score_examples(reading, examples, advance=self._advance)
-        found = {name: torch.cat([row[name] for row in rows]).numpy() for name in rows[0]}
-        return found, np.repeat(np.arange(len(rows)), [len(row["means"]) for row in rows])
+        tables = self.frequency, self.token_ngrams, self.ngram_idf
+        task = FeatureTask(candidate_depths(model), self.pairs, *tables, means_only)
+        examples = task.features(records, model.tokenizer, model.max_length)
+        rows = model.score_examples(task, examples, advance=self._advance)
+        values = {name: torch.cat([row[name] for row in rows]).numpy() for name in rows[0]}
+        return values, np.repeat(np.arange(len(rows)), [len(row["means"]) for row in rows])
 
 
-def readable(labels: Sequence[str], wanted: bool | None) -> dict[int, str]:
-    """The names of classes as texts, by the class, where they are words and somebody wants them."""
+def readable_names(labels: Sequence[str], wanted: bool | None) -> dict[int, str]:
+    """The names of classes as texts, by class, if they are words. `wanted`: True requires some, False returns none."""
     names = [" ".join(re.sub(r"[_\-./:]+", " ", label).split()).lower() for label in labels]
-    found = {
+    readable = {
         number: name
         for number, name in enumerate(names)
         if re.search(r"[^\W\d_]{2}", name) and not re.fullmatch(r"(label|class) ?\d+", name)
     }
-    if wanted and not found:
+    if wanted and not readable:
         raise ConfigError(
             f"the classes have no names to read ({', '.join(labels[:5])}); do without --label-names (label_names)"
         )
-    return {} if wanted is False else found
+    return {} if wanted is False else readable
 
 
-def depths_of(model: Model) -> tuple[int, ...]:
-    """All that are looked at."""
-    return tuple(sorted({depth for sides in candidates(model.config.num_hidden_layers) for depth in sides.depths}))
-
-
-def frequency_of(model: Model, texts: Sequence[str]) -> Tensor:  # (V,)
-    """By the vocabulary, or where it does not say, by the texts."""
+def token_frequency(model: Model, texts: Sequence[str]) -> Tensor:  # (V,)
+    """The probability of each token by the tokenizer's scores or, without scores, by its count in the texts."""
     tokenizer, size = model.tokenizer, model.config.vocab_size
     scores = tokenizer.piece_scores()
     if scores is None:
         counts = np.bincount(np.concatenate(tokenizer.encode_ids(texts)).astype(int), minlength=size)
-        found = (counts + 1) / (counts.sum() + size)
+        frequency = (counts + 1) / (counts.sum() + size)
     else:
-        found = np.exp(np.array(scores + [min(scores)] * (size - len(scores))))
-    found[[tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, tokenizer.mask_id, tokenizer.unk_id]] = SPECIAL
-    return torch.from_numpy(np.clip(found, 1e-6, SPECIAL)).float()
+        frequency = np.exp(np.array(scores + [min(scores)] * (size - len(scores))))
+    special = [tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, tokenizer.mask_id, tokenizer.unk_id]
+    frequency[special] = SPECIAL_TOKEN_FREQUENCY
+    return torch.from_numpy(np.clip(frequency, 1e-6, SPECIAL_TOKEN_FREQUENCY)).float()
 
 
-def spelling_of(model: Model) -> Tensor:  # (V, R)
-    """The runs of characters in each token, with a space where a word begins."""
+def token_ngrams(model: Model) -> Tensor:  # (V, G)
+    """The hashed character n-grams of each token, with a space where a word begins."""
     tokenizer, size = model.tokenizer, model.config.vocab_size
     tokens = tokenizer.vocabulary()
-    marked = any(token.startswith("▁") for token in tokens)  # else what continues a word is: ##
-    words = [token.replace("▁", " ") if marked else f" {token}".removeprefix(" ##") for token in tokens]
-    for number in (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, tokenizer.mask_id, tokenizer.unk_id):
-        words[number] = ""
-    return spelled([*words, *[""] * (size - len(words))])
+    marks_starts = any(token.startswith("▁") for token in tokens)  # otherwise ## marks what continues a word
+    words = [token.replace("▁", " ") if marks_starts else f" {token}".removeprefix(" ##") for token in tokens]
+    for special in (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, tokenizer.mask_id, tokenizer.unk_id):
+        words[special] = ""
+    return hash_ngrams([*words, *[""] * (size - len(words))])
 
 
-def spells(spelling: Tensor, frequency: Tensor) -> bool:
-    """Do tokens have runs of characters that say more than the tokens? In Chinese a token mostly is one character."""
-    several = ((spelling < LETTERS).sum(1) > 1).float()
-    return bool((several * frequency).sum() > SPELLED * frequency[frequency < SPECIAL].sum())
+def ngrams_are_informative(token_ngrams: Tensor, frequency: Tensor) -> bool:
+    """Whether enough tokens have several n-grams; a Chinese token is mostly one character."""
+    several = ((token_ngrams < NGRAM_BUCKETS).sum(1) > 1).float()
+    total = frequency[frequency < SPECIAL_TOKEN_FREQUENCY].sum()
+    return bool((several * frequency).sum() > MIN_NGRAM_SHARE * total)
 
 
-class Choice:
-    """From which sides examples that are left out are told best, and whether names of classes help."""
+class FeatureSelection:
+    """Chooses the feature set, and whether names of classes are examples, by the leave-one-out loss."""
 
     def __init__(
-        self, seen: Seen, centre: np.ndarray, classes: np.ndarray, count: int, named: np.ndarray, forced: bool
-    ) -> None:
-        """Behind the examples, of these classes, stand names of the classes `named`; `forced`: they must be used."""
-        self._classes, self._count, self._named = classes, count, len(named) > 0
+        self, texts: TextFeatures, centre: np.ndarray, classes: np.ndarray, num_classes: int, named: np.ndarray,
+        require_names: bool,
+    ) -> None:  # fmt: skip
+        """`classes` of the examples, which come first in `texts`; then the names of the classes `named`."""
+        self._classes, self._num_classes, self._has_names = classes, num_classes, len(named) > 0
         self._owners = np.concatenate([classes, named])
-        alone = {one: seen.from_sides(one, centre) for one in _single(seen.all)}
-        self._cosines = {one: rows @ rows.T for one, rows in alone.items()}
-        pairs = "apart" in seen.all.views
-        sides = candidates(max(seen.all.depths), pairs, seen.all.characters)[: 1 if len(classes) > CLEAR else None]
-        if len(classes) > BENDING:
-            sides = [*(replace(one, bent=True) for one in sides), *sides]
-        with_names = [True, False] if self._named and not forced else [self._named]
-        self._possible = [(one, use_names) for one in sides for use_names in with_names]
-        """The usual first."""
+        rows = {feature: texts.select(feature, centre) for feature in texts.available.single_features}
+        self._cosines = {feature: values @ values.T for feature, values in rows.items()}
+        available = texts.available
+        candidates = candidate_feature_sets(max(available.depths), "apart" in available.views, available.characters)
+        candidates = candidates[: 1 if len(classes) > MAX_SELECTION_EXAMPLES else None]
+        if len(classes) > MIN_EXPONENTIAL_EXAMPLES:
+            candidates = [*(replace(features, exponential=True) for features in candidates), *candidates]
+        with_names = [True, False] if self._has_names and not require_names else [self._has_names]
+        self._choices = [(features, use_names) for features in candidates for use_names in with_names]
+        """The default first."""
 
-    def made_with(self, kept: np.ndarray) -> tuple[Sides, bool]:
-        """By these examples alone."""
-        solutions = [self._solve(*one, kept)[0] for one in self._possible]
-        losses = np.array([solution.losses.sum() for solution in solutions])
-        if not len(solutions[0].losses):  # nothing to go by: names say something at least
-            return self._possible[0][0], self._named
-        return self._possible[int(_best(losses[:, None])[0])]
+    def best(self, examples: np.ndarray) -> tuple[FeatureSet, bool]:
+        """The choice by these examples."""
+        fits = [self._fit(*choice, examples)[0] for choice in self._choices]
+        losses = np.array([fit.losses.sum() for fit in fits])
+        if not len(fits[0].losses):  # nothing can be left out: the names of classes are some evidence at least
+            return self._choices[0][0], self._has_names
+        return self._choices[int(best_choice(losses[:, None])[0])]
 
-    def told(self) -> np.ndarray | None:
-        """(N,) what each example is called by the choice and the solution without it; None where none can be left out.
+    def leave_one_out_predictions(self) -> np.ndarray | None:  # (N,)
+        """The class of each example by the choice and the fit without it, -1 for the only one of a class; None if all
+        are.
 
-        Of many examples a single one hardly decides: there the choice is that by the losses of all others, with its
-        own label behind some of them.
+        Of many examples a single one hardly changes the choice: there it is made by the losses of all others, some of
+        which depend on the label of the example that is left out.
         """
-        everybody = np.arange(len(self._classes))
-        found = np.full(len(everybody), -1)
-        if len(everybody) <= NESTED:
-            alone = np.bincount(self._classes)[self._classes] == 1
-            for one in everybody[~alone]:
-                kept = np.delete(everybody, one)
-                sides, use_names = self.made_with(kept)
-                solution, rows = self._solve(sides, use_names, kept)
-                found[one] = (self._likeness(sides)[one, rows] @ solution.weights).argmax()
+        everything = np.arange(len(self._classes))
+        predictions = np.full(len(everything), -1)
+        if len(everything) <= MAX_NESTED_EXAMPLES:
+            only = np.bincount(self._classes)[self._classes] == 1
+            for example in everything[~only]:
+                rest = np.delete(everything, example)
+                features, use_names = self.best(rest)
+                fit, rows = self._fit(features, use_names, rest)
+                predictions[example] = (self._kernel(features)[example, rows] @ fit.weights).argmax()
         else:
-            solutions = [self._solve(*one, everybody)[0] for one in self._possible]
-            losses = np.stack([solution.losses for solution in solutions])  # (choices, M)
-            best = _best(losses.sum(1, keepdims=True) - losses)
-            answers = np.stack([solution.left_out.argmax(1) for solution in solutions])
-            found[solutions[0].asked] = answers[best, np.arange(len(best))]
-        return found if (found >= 0).any() else None
+            fits = [self._fit(*choice, everything)[0] for choice in self._choices]
+            losses = np.stack([fit.losses for fit in fits])  # (choices, M)
+            best = best_choice(losses.sum(1, keepdims=True) - losses)
+            answers = np.stack([fit.left_out_scores.argmax(1) for fit in fits])
+            predictions[fits[0].left_out] = answers[best, np.arange(len(best))]
+        return predictions if (predictions >= 0).any() else None
 
-    def _solve(self, sides: Sides, use_names: bool, kept: np.ndarray) -> tuple[Solution, np.ndarray]:
-        """And the rows it is made of."""
+    def _fit(self, features: FeatureSet, use_names: bool, examples: np.ndarray) -> tuple[RidgeFit, np.ndarray]:
+        """The fit, and the rows that it uses."""
         names = np.arange(len(self._classes), len(self._owners)) if use_names else np.arange(0)
-        rows = np.concatenate([kept, names])
-        owners, alike = self._owners[rows], self._likeness(sides)[np.ix_(rows, rows)]
-        return solve(alike, owners, self._count, len(names), roughly=True, ridge=usual_ridge(sides.bent)), rows
+        rows = np.concatenate([examples, names])
+        values, penalty = self._kernel(features)[np.ix_(rows, rows)], default_ridge(features.exponential)
+        fit = fit_ridge(values, self._owners[rows], self._num_classes, len(names), coarse=True, ridge=penalty)
+        return fit, rows
 
-    def _likeness(self, sides: Sides) -> np.ndarray:
-        return _likeness(np.mean([self._cosines[one] for one in _single(sides)], axis=0), sides.bent)
-
-
-def _best(losses: np.ndarray) -> np.ndarray:  # (choices, M) -> (M,)
-    """The first of those that are hardly worse than the lowest."""
-    found: np.ndarray = (BETTER * losses <= losses.min(0)).argmax(0)
-    return found
+    def _kernel(self, features: FeatureSet) -> np.ndarray:
+        cosines = np.mean([self._cosines[feature] for feature in features.single_features], axis=0)
+        return _kernel_of_cosines(cosines, features.exponential)
 
 
-def _single(sides: Sides) -> list[Sides]:
-    """One by one."""
-    found = [Sides((depth,), False, (view,)) for depth, view in sides.means] + [Sides((), True)] * sides.tokens
-    return found + [Sides((), False, characters=True)] * sides.characters
+def best_choice(losses: np.ndarray) -> np.ndarray:  # (choices, M) -> (M,)
+    """The first choice that is hardly worse than the best."""
+    first: np.ndarray = (MAX_LOSS_RATIO * losses <= losses.min(0)).argmax(0)
+    return first
 
 
-def usual_ridge(bent: bool) -> float:
-    return BENT_RIDGE if bent else USUAL_RIDGE
+def default_ridge(exponential: bool) -> float:
+    return EXPONENTIAL_RIDGE if exponential else DEFAULT_RIDGE
 
 
-def likeness_of(rows: np.ndarray, bent: bool) -> np.ndarray:  # (N, F) -> (N, N)
-    return _likeness(rows @ rows.T, bent)
+def kernel_matrix(rows: np.ndarray, exponential: bool) -> np.ndarray:  # (N, F) -> (N, N)
+    return _kernel_of_cosines(rows @ rows.T, exponential)
 
 
-def _likeness(cosines: np.ndarray, bent: bool) -> np.ndarray:
-    found: np.ndarray = likeness(torch.from_numpy(cosines), bent).numpy()
-    return found
+def _kernel_of_cosines(cosines: np.ndarray, exponential: bool) -> np.ndarray:
+    values: np.ndarray = kernel(torch.from_numpy(cosines), exponential).numpy()
+    return values
 
 
-def with_half(alike: np.ndarray, owners: np.ndarray, examples: int, ridge: float) -> float | None:
-    """How many of one half of the examples the other half gets right; None where a class has fewer than four. Behind
-    the examples stand names of classes."""
-    classes, count = owners[:examples], int(owners.max()) + 1
-    if np.bincount(classes, minlength=count).min() < 4:
+def accuracy_with_half(matrix: np.ndarray, owners: np.ndarray, num_examples: int, ridge: float) -> float | None:
+    """The accuracy on one half of the examples by a fit to the other half; None where a class has fewer than four.
+    After the examples the kernel matrix has names of classes."""
+    classes, num_classes = owners[:num_examples], int(owners.max()) + 1
+    if np.bincount(classes, minlength=num_classes).min() < 4:
         return None
-    right = []
-    for some, rest in halves(classes, HALVINGS):
-        kept = np.concatenate([some, np.arange(examples, len(alike))])
-        solution = solve(
-            alike[np.ix_(kept, kept)], owners[kept], count, len(alike) - examples, roughly=True, ridge=ridge
-        )
-        right.append(((alike[np.ix_(rest, kept)] @ solution.weights).argmax(1) == classes[rest]).mean())
-    return float(np.mean(right))
+    names = np.arange(num_examples, len(matrix))
+    accuracies = []
+    for half, rest in stratified_halves(classes, HALF_SPLITS):
+        rows = np.concatenate([half, names])
+        fit = fit_ridge(matrix[np.ix_(rows, rows)], owners[rows], num_classes, len(names), coarse=True, ridge=ridge)
+        accuracies.append(((matrix[np.ix_(rest, rows)] @ fit.weights).argmax(1) == classes[rest]).mean())
+    return float(np.mean(accuracies))

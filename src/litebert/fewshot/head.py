@@ -1,7 +1,10 @@
-"""A head that is solved for, not trained: how alike a text and each example look from several sides, and one matrix.
+"""A kernel classifier as a head: the similarity of a text to each support example, times a matrix of weights.
 
-Shapes: S sequences, L columns, H hidden, V vocabulary, M means (a depth and a view each), P pieces (of tokens, then of
-characters), R runs of characters in a token, F features, N examples, K of their pieces that are not 0, C classes.
+A text is compared by several features: mean hidden states after some passes (frequency-weighted), its tokens and
+bigrams, and its character n-grams; the last two are hashed into buckets.
+
+Shapes: S sequences, L columns, H hidden, V vocabulary, M means (a depth and a view each), G n-grams of a token,
+P lexical features (tokens, then n-grams), F features, N examples, K non-zero lexical features, C classes.
 """
 
 from __future__ import annotations
@@ -17,225 +20,230 @@ from torch import Tensor, nn
 from litebert.model.albert import Encoder
 from litebert.model.sentence_head import weighted_mean
 
-PIECES = 8192
-"""Places for tokens and pairs of neighbours, which share them by chance."""
-SHARED = 2
-"""Places for what two texts share."""
-LETTERS = 4096
-"""Places for runs of characters."""
-RUNS = (2, 3, 4)
-"""How long these are; a space before a word is a character too."""
-LONGEST = 20
-"""Characters of a token that are looked at."""
-RAREST = 1e-6
-GOLDEN = -7_046_029_254_386_353_131
-"""2⁶⁴ divided by the golden ratio, as a signed number: the high bits of products with it are spread evenly."""
-COMMON = 1e-3
-"""A token this frequent counts half in a mean."""
+TOKEN_BUCKETS = 8192
+"""Tokens and bigrams are hashed into so many features."""
+OVERLAP_FEATURES = 2
+"""Of a pair of texts: the overlap of their tokens, as a point on the unit circle."""
+NGRAM_BUCKETS = 4096
+"""Character n-grams are hashed into so many features."""
+NGRAM_SIZES = (2, 3, 4)
+"""The space before a word is a character too."""
+MAX_TOKEN_CHARACTERS = 20
+"""Longer tokens are cut for their n-grams."""
+MIN_FREQUENCY = 1e-6
+HASH_MULTIPLIER = -7_046_029_254_386_353_131
+"""Fibonacci hashing: 2⁶⁴ divided by the golden ratio, as a signed number; the high bits of products are the hash."""
+SIF_CONSTANT = 1e-3
+"""Smooth inverse frequency (Arora et al. 2017): a token of frequency p has the weight a / (a + p) in a mean."""
 
 
-View = Literal["whole", "apart"]
-"""The mean of all that is read, or how far those of the two texts of a pair lie apart."""
+FeatureView = Literal["whole", "apart"]
+"""The mean over the whole input, or the absolute difference of the means of a pair's two texts."""
 
 
 class FewShotHead(nn.Module):
-    """Means of hidden states after some passes, rare tokens first, beside the tokens themselves, and how alike those of
-    the examples are; a score per class."""
+    """Compares a text with the support examples; one score per class."""
 
     def __init__(
         self,
         hidden_size: int,
         vocab_size: int,
         depths: Sequence[int],
-        pieces: int,
+        num_token_features: int,
         num_classes: int,
-        views: Sequence[View] = ("whole",),
-        bent: bool = False,
-        examples: int = 0,
-        kept: int = 0,
-        spelling: Tensor | None = None,
+        views: Sequence[FeatureView] = ("whole",),
+        exponential: bool = False,
+        num_examples: int = 0,
+        num_nonzero: int = 0,
+        token_ngrams: Tensor | None = None,
     ) -> None:
-        """Room for so many examples, and so many pieces of them that are not 0. With `spelling` characters count."""
+        """An empty head for so many examples with so many non-zero lexical features. Character n-grams are used if
+        `token_ngrams` is given."""
         super().__init__()
-        self.depths, self.views, self.pieces, self.bent = tuple(depths), tuple(views), pieces, bent
+        self.depths, self.views = tuple(depths), tuple(views)
+        self.num_token_features, self.exponential = num_token_features, exponential
         self.frequency: Tensor
-        """(V,) how likely each token is."""
+        """(V,) the probability of each token."""
         self.centre: Tensor
-        """(M, H) what the means have in common."""
-        self.spelling: Tensor | None
-        """(V, R) the places of the runs of characters in each token, as `spelled` says; not saved, since the tokenizer
-        knows."""
-        self.surprise: Tensor
-        """(LETTERS,) how large runs of characters count."""
+        """(M, H) the mean that is subtracted from the means."""
+        self.token_ngrams: Tensor | None
+        """(V, G) the buckets of each token's n-grams, of `hash_ngrams`; not saved, since the tokenizer decides them."""
+        self.ngram_idf: Tensor
+        """(NGRAM_BUCKETS,) the weight of n-grams."""
         self.rows: Tensor
-        """(N, M·H) the means of the examples, as `features_of` gives them."""
-        self.owners: Tensor
-        """(K,) the examples of the pieces that are not 0."""
-        self.places: Tensor
-        """(K,) which pieces these are."""
+        """(N, M·H) the means of the examples, as `concatenate` returns them."""
+        self.example_index: Tensor
+        """(K,) the examples of the non-zero lexical features."""
+        self.feature_index: Tensor
+        """(K,) which features these are."""
         self.values: Tensor
-        """(K,) what they are."""
+        """(K,) their values."""
         self.weights: Tensor
         """(N, C)."""
         means = len(self.depths) * len(self.views)
         self.register_buffer("frequency", torch.full((vocab_size,), 1 / vocab_size))
         self.register_buffer("centre", torch.zeros(means, hidden_size))
-        self.register_buffer("spelling", spelling, persistent=False)
-        if spelling is not None:
-            self.register_buffer("surprise", torch.ones(LETTERS))
-        self.register_buffer("rows", torch.zeros(examples, means * hidden_size))
-        self.register_buffer("owners", torch.zeros(kept, dtype=torch.int32))
-        self.register_buffer("places", torch.zeros(kept, dtype=torch.int32))
-        self.register_buffer("values", torch.zeros(kept))
-        self.register_buffer("weights", torch.zeros(examples, num_classes))
+        self.register_buffer("token_ngrams", token_ngrams, persistent=False)
+        if token_ngrams is not None:
+            self.register_buffer("ngram_idf", torch.ones(NGRAM_BUCKETS))
+        self.register_buffer("rows", torch.zeros(num_examples, means * hidden_size))
+        self.register_buffer("example_index", torch.zeros(num_nonzero, dtype=torch.int32))
+        self.register_buffer("feature_index", torch.zeros(num_nonzero, dtype=torch.int32))
+        self.register_buffer("values", torch.zeros(num_nonzero))
+        self.register_buffer("weights", torch.zeros(num_examples, num_classes))
 
     @property
-    def written(self) -> int:
-        """P, what there is beside the means."""
-        return self.pieces + LETTERS * (self.spelling is not None)
+    def num_lexical(self) -> int:
+        """P, the features beside the means."""
+        return self.num_token_features + NGRAM_BUCKETS * (self.token_ngrams is not None)
 
-    def remember(self, rows: Tensor, weights: Tensor) -> None:  # (N, F), (N, C)
-        """The features of the examples, and what likeness to each counts for every class."""
-        means, pieces = rows.split([self.rows.shape[1], self.written], dim=1)
-        owners, places = pieces.nonzero(as_tuple=True)
-        self.rows, self.weights, self.values = means.contiguous(), weights, pieces[owners, places]
-        self.owners, self.places = owners.int(), places.int()
+    def set_examples(self, rows: Tensor, weights: Tensor) -> None:  # (N, F), (N, C)
+        """Store the features of the examples and the weights."""
+        means, lexical = rows.split([self.rows.shape[1], self.num_lexical], dim=1)
+        examples, features = lexical.nonzero(as_tuple=True)
+        self.rows, self.weights, self.values = means.contiguous(), weights, lexical[examples, features]
+        self.example_index, self.feature_index = examples.int(), features.int()
 
     def check(self) -> None:
-        """That what was loaded points at nothing that is not there."""
-        for numbers, end in ((self.owners, len(self.rows)), (self.places, self.written)):
-            if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < end:
-                raise ValueError(f"a number is not between 0 and {end}")
-        if bool((self.owners.diff() < 0).any()):
-            raise ValueError("the order of the examples is not kept")
+        """Refuse loaded tensors that cannot be right."""
+        for indices, end in ((self.example_index, len(self.rows)), (self.feature_index, self.num_lexical)):
+            if indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < end:
+                raise ValueError(f"an index is not between 0 and {end}")
+        if bool((self.example_index.diff() < 0).any()):
+            raise ValueError("the order of the examples is not ascending")
         if not all(bool(torch.isfinite(value).all()) for value in self.buffers()):
-            raise ValueError("a value is not a number")
+            raise ValueError("a value is not finite")
         if any(
             value.numel() and float(value.abs().max()) > 1.001 for value in (self.rows, self.values, self.frequency)
         ):
             raise ValueError("a feature or a frequency is not below 1")
         if not bool((self.frequency > 0).all()):
             raise ValueError("a frequency is not above 0")
-        if self.spelling is not None and not bool((self.surprise >= 0).all()):
-            raise ValueError("a surprise is below 0")
+        if self.token_ngrams is not None and not bool((self.ngram_idf >= 0).all()):
+            raise ValueError("the weight of an n-gram is below 0")
 
-    def forward(self, means: Tensor, *writing: Tensor) -> Tensor:  # (S, M, H), (S, places) each -> (S, C)
+    def forward(self, means: Tensor, *lexical: Tensor) -> Tensor:  # (S, M, H), (S, features) each -> (S, C)
         with torch.autocast(means.device.type, enabled=False):
-            return self.alike(means, *writing) @ self.weights
+            return self.similarities(means, *lexical) @ self.weights
 
-    def alike(self, means: Tensor, *writing: Tensor) -> Tensor:  # (S, M, H), (S, places) each -> (S, N)
-        """How alike each of the examples is."""
+    def similarities(self, means: Tensor, *lexical: Tensor) -> Tensor:  # (S, M, H), (S, features) each -> (S, N)
+        """The kernel of each text and each example."""
         with torch.autocast(means.device.type, enabled=False):
-            rows = features_of(means - self.centre, *writing)
-            own, pieces = rows.split([self.rows.shape[1], self.written], dim=1)
-            return likeness(own @ self.rows.T + self._in_common(pieces), self.bent)
+            rows = concatenate(means - self.centre, *lexical)
+            dense, sparse = rows.split([self.rows.shape[1], self.num_lexical], dim=1)
+            return kernel(dense @ self.rows.T + self._lexical_products(sparse), self.exponential)
 
-    def _in_common(self, pieces: Tensor) -> Tensor:  # (S, P) -> (S, N)
-        """Products with the pieces of the examples."""
+    def _lexical_products(self, lexical: Tensor) -> Tensor:  # (S, P) -> (S, N)
+        """Products with the sparse lexical features of the examples."""
         if torch.compiler.is_exporting():  # a graph has no sparse matrices
-            products = pieces[:, self.places.long()] * self.values  # (S, K)
-            none = torch.zeros(pieces.shape[0], len(self.rows), device=pieces.device)
-            return none.scatter_add(1, self.owners.long().expand_as(products), products)
-        known = torch.sparse_coo_tensor(
-            torch.stack([self.owners, self.places]), self.values, (len(self.rows), self.written),
+            products = lexical[:, self.feature_index.long()] * self.values  # (S, K)
+            zeros = torch.zeros(lexical.shape[0], len(self.rows), device=lexical.device)
+            return zeros.scatter_add(1, self.example_index.long().expand_as(products), products)
+        examples = torch.sparse_coo_tensor(
+            torch.stack([self.example_index, self.feature_index]), self.values, (len(self.rows), self.num_lexical),
             check_invariants=False, is_coalesced=True,
         )  # fmt: skip
-        return torch.sparse.mm(known, pieces.T).T
+        return torch.sparse.mm(examples, lexical.T).T
 
-    def read(self, encoder: Encoder, ids: Tensor, real: Tensor, type_ids: Tensor) -> list[Tensor]:
-        """(S, M, H), and where they count tokens and characters, (S, places) each: what `forward` takes."""
-        found = [means_of(encoder, self.depths, self.views, self.frequency, ids, real, type_ids)]
-        if self.pieces:
-            found.append(pieces_of(ids, real, type_ids, self.frequency, self.pieces))
-        if self.spelling is not None:
-            found.append(letters_of(ids, real, self.spelling, self.surprise))
-        return found
-
-
-def likeness(cosines: Tensor, bent: bool) -> Tensor:
-    """0 for what has nothing in common, 1 for what is equal; bent, less than the cosine in between, so that what is
-    nearly equal counts more than much that is a little alike."""
-    return torch.expm1(cosines) / math.expm1(1) if bent else cosines
+    def features(self, encoder: Encoder, ids: Tensor, real: Tensor, type_ids: Tensor) -> list[Tensor]:
+        """What `forward` takes: the means, (S, M, H), and the lexical features in use, (S, features) each."""
+        features = [mean_states(encoder, self.depths, self.views, self.frequency, ids, real, type_ids)]
+        if self.num_token_features:
+            features.append(token_features(ids, real, type_ids, self.frequency, self.num_token_features))
+        if self.token_ngrams is not None:
+            features.append(ngram_features(ids, real, self.token_ngrams, self.ngram_idf))
+        return features
 
 
-def features_of(means: Tensor, *writing: Tensor) -> Tensor:  # (S, M, H), (S, places) each -> (S, F)
-    """Side by side, each of one length, so that all have the same say."""
-    sides = [*means.float().unbind(1), *writing]
-    return torch.cat([F.normalize(side, dim=1) for side in sides], dim=1) / len(sides) ** 0.5
+def kernel(cosines: Tensor, exponential: bool) -> Tensor:
+    """The similarity that the classifier uses, 0 for orthogonal and 1 for equal: the cosine, or an exponential of it,
+    with which near neighbours count more."""
+    return torch.expm1(cosines) / math.expm1(1) if exponential else cosines
 
 
-def means_of(
-    encoder: Encoder, depths: Sequence[int], views: Sequence[View], frequency: Tensor, ids: Tensor, real: Tensor,
-    type_ids: Tensor,
+def concatenate(means: Tensor, *lexical: Tensor) -> Tensor:  # (S, M, H), (S, features) each -> (S, F)
+    """All features side by side, each normalized, so that they have equal weight."""
+    features = [*means.float().unbind(1), *lexical]
+    return torch.cat([F.normalize(feature, dim=1) for feature in features], dim=1) / len(features) ** 0.5
+
+
+def mean_states(
+    encoder: Encoder, depths: Sequence[int], views: Sequence[FeatureView], frequency: Tensor, ids: Tensor,
+    real: Tensor, type_ids: Tensor,
 ) -> Tensor:  # (S, M, H)  # fmt: skip
-    """The mean hidden states after each of these passes, in each of these views."""
+    """The mean hidden states after each of these passes, in each view."""
     if not depths:
         return torch.zeros(ids.shape[0], 0, encoder.config.hidden_size, device=ids.device)
     states = encoder.after_passes(depths, ids, real, type_ids)
-    return torch.stack([_viewed(view, state, frequency[ids], real, type_ids) for state in states for view in views], 1)
+    return torch.stack([_view(view, state, frequency[ids], real, type_ids) for state in states for view in views], 1)
 
 
-def _viewed(view: View, states: Tensor, frequency: Tensor, real: Tensor, type_ids: Tensor) -> Tensor:  # (S, H)
+def _view(view: FeatureView, states: Tensor, frequency: Tensor, real: Tensor, type_ids: Tensor) -> Tensor:  # (S, H)
     if view == "whole":
-        return mean_of(states, frequency, real)
-    first, second = (mean_of(states, frequency, real & (type_ids == number)) for number in (0, 1))
+        return sif_mean(states, frequency, real)
+    first, second = (sif_mean(states, frequency, real & (type_ids == segment)) for segment in (0, 1))
     return (first - second).abs()
 
 
-def mean_of(states: Tensor, frequency: Tensor, real: Tensor) -> Tensor:  # (S, L, H), (S, L), (S, L) -> (S, H)
-    """The mean of tokens' states; of two tokens the rarer counts more."""
-    return weighted_mean(states, COMMON / (COMMON + frequency) * real)
+def sif_mean(states: Tensor, frequency: Tensor, real: Tensor) -> Tensor:  # (S, L, H), (S, L), (S, L) -> (S, H)
+    """The mean of the tokens' states, weighted by smooth inverse frequency."""
+    return weighted_mean(states, SIF_CONSTANT / (SIF_CONSTANT + frequency) * real)
 
 
-def pieces_of(ids: Tensor, real: Tensor, type_ids: Tensor, frequency: Tensor, pieces: int) -> Tensor:  # (S, P)
-    """The tokens themselves; or, for two pieces, how much of a pair of texts is the same, as a place on a circle."""
-    if pieces != SHARED:
-        return tokens_of(ids, real, frequency)
-    first, second = (tokens_of(ids, real & (type_ids == number), frequency) for number in (0, 1))
-    share = F.cosine_similarity(first, second)
-    return torch.stack([share, (1 - share.square()).clamp(min=0).sqrt()], dim=1)
+def token_features(
+    ids: Tensor, real: Tensor, type_ids: Tensor, frequency: Tensor, num_features: int
+) -> Tensor:  # (S, num_features)
+    """The hashed tokens of a text; or of a pair, OVERLAP_FEATURES."""
+    if num_features != OVERLAP_FEATURES:
+        return hash_tokens(ids, real, frequency)
+    first, second = (hash_tokens(ids, real & (type_ids == segment), frequency) for segment in (0, 1))
+    overlap = F.cosine_similarity(first, second)
+    return torch.stack([overlap, (1 - overlap.square()).clamp(min=0).sqrt()], dim=1)
 
 
-def tokens_of(ids: Tensor, real: Tensor, frequency: Tensor) -> Tensor:  # (S, L) -> (S, P)
-    """Which tokens and pairs of neighbours there are, each at a place that its ids decide, the rare ones larger."""
-    surprise = -frequency[ids].log() * real
-    singles = (ids + 1) * 1_000_003 % 2_147_483_647
-    # rolled, not cut: what is one column shorter would be no graph for texts of any length
-    pairs = (singles * 31 + ids.roll(-1, 1) + 1) % 2_147_483_647
+def hash_tokens(ids: Tensor, real: Tensor, frequency: Tensor) -> Tensor:  # (S, L) -> (S, TOKEN_BUCKETS)
+    """Tokens and bigrams, hashed with a sign and weighted by their information, -log p."""
+    information = -frequency[ids].log() * real
+    unigrams = (ids + 1) * 1_000_003 % 2_147_483_647
+    # rolled, not cut: a tensor one column shorter cannot be exported for any length
+    bigrams = (unigrams * 31 + ids.roll(-1, 1) + 1) % 2_147_483_647
     not_last = torch.arange(ids.shape[1], device=ids.device) < ids.shape[1] - 1
-    both = (surprise + surprise.roll(-1, 1)) / 2 * (real & real.roll(-1, 1) & not_last)
-    code, size = torch.cat([singles, pairs], 1), torch.cat([surprise, both], 1)
-    sign = torch.where(code // PIECES % 2 == 0, 1.0, -1.0)
-    return torch.zeros(ids.shape[0], PIECES, device=ids.device).scatter_add(1, code % PIECES, size * sign)
+    both = (information + information.roll(-1, 1)) / 2 * (real & real.roll(-1, 1) & not_last)
+    code, size = torch.cat([unigrams, bigrams], 1), torch.cat([information, both], 1)
+    sign = torch.where(code // TOKEN_BUCKETS % 2 == 0, 1.0, -1.0)
+    buckets = torch.zeros(ids.shape[0], TOKEN_BUCKETS, device=ids.device)
+    return buckets.scatter_add(1, code % TOKEN_BUCKETS, size * sign)
 
 
-def letters_of(ids: Tensor, real: Tensor, spelling: Tensor, surprise: Tensor) -> Tensor:  # (S, L) -> (S, LETTERS)
-    """Which runs of characters the tokens have, the rare ones larger: words that are spelled alike mean alike."""
-    places = spelling[ids].long()  # (S, L, R)
-    there = real[..., None].expand_as(places).float()
-    counts = torch.zeros(ids.shape[0], LETTERS + 1, device=ids.device)
-    return counts.scatter_add(1, places.flatten(1), there.flatten(1))[:, :LETTERS] * surprise
+def ngram_features(
+    ids: Tensor, real: Tensor, token_ngrams: Tensor, ngram_idf: Tensor
+) -> Tensor:  # (S, L) -> (S, NGRAM_BUCKETS)
+    """Counts of the character n-grams of the tokens, weighted."""
+    buckets = token_ngrams[ids].long()  # (S, L, G)
+    ones = real[..., None].expand_as(buckets).float()
+    counts = torch.zeros(ids.shape[0], NGRAM_BUCKETS + 1, device=ids.device)
+    return counts.scatter_add(1, buckets.flatten(1), ones.flatten(1))[:, :NGRAM_BUCKETS] * ngram_idf
 
 
-def spelled(words: Sequence[str]) -> Tensor:  # (V, R)
-    """At which place each run of 2 to 4 characters of each word stands, and LETTERS where there are no more."""
-    words = [word[:LONGEST] for word in words]
-    width = max(RUNS[-1], *map(len, words))
-    letters = "".join(word.ljust(width, "\0") for word in words).encode("utf-32-le")
-    codes = torch.frombuffer(bytearray(letters), dtype=torch.int32).view(-1, width).long()
-    found = []
-    for size in RUNS:
-        runs = codes.unfold(1, size, 1)  # (V, width - size + 1, size)
-        code = torch.full(runs.shape[:2], size)
+def hash_ngrams(words: Sequence[str]) -> Tensor:  # (V, G)
+    """The bucket of each character n-gram of each word; NGRAM_BUCKETS where there are no more."""
+    words = [word[:MAX_TOKEN_CHARACTERS] for word in words]
+    width = max(NGRAM_SIZES[-1], *map(len, words))
+    characters = "".join(word.ljust(width, "\0") for word in words).encode("utf-32-le")
+    codes = torch.frombuffer(bytearray(characters), dtype=torch.int32).view(-1, width).long()
+    buckets = []
+    for size in NGRAM_SIZES:
+        ngrams = codes.unfold(1, size, 1)  # (V, width - size + 1, size)
+        code = torch.full(ngrams.shape[:2], size)
         for place in range(size):
-            code = code * 1_000_003 + runs[..., place]
-        mixed = code * GOLDEN >> 64 - LETTERS.bit_length() & LETTERS - 1
-        found.append(torch.where(runs[..., -1] > 0, mixed, LETTERS))
-    return torch.cat(found, 1).short()
+            code = code * 1_000_003 + ngrams[..., place]
+        hashed = code * HASH_MULTIPLIER >> 64 - NGRAM_BUCKETS.bit_length() & NGRAM_BUCKETS - 1
+        buckets.append(torch.where(ngrams[..., -1] > 0, hashed, NGRAM_BUCKETS))
+    return torch.cat(buckets, 1).short()
 
 
-def surprise_of(spelling: Tensor, frequency: Tensor) -> Tensor:  # (V, R), (V,) -> (LETTERS,)
-    """How seldom a token has a run of characters of this place."""
-    likely = frequency[:, None].expand(spelling.shape)
-    total = torch.zeros(LETTERS + 1).scatter_add(0, spelling.flatten().long(), likely.flatten())
-    return -total[:LETTERS].clamp(RAREST, 1).log()
+def ngram_idf(token_ngrams: Tensor, frequency: Tensor) -> Tensor:  # (V, G), (V,) -> (NGRAM_BUCKETS,)
+    """The information of each bucket, -log of the probability that a token has such an n-gram."""
+    probability = frequency[:, None].expand(token_ngrams.shape)
+    total = torch.zeros(NGRAM_BUCKETS + 1).scatter_add(0, token_ngrams.flatten().long(), probability.flatten())
+    return -total[:NGRAM_BUCKETS].clamp(MIN_FREQUENCY, 1).log()

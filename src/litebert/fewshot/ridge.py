@@ -1,6 +1,6 @@
-"""A classifier by one equation, and what it would have said of each of its examples without having seen it.
+"""Kernel ridge regression on the classes, with closed-form leave-one-out scores.
 
-Shapes: N examples, C classes.
+Shapes: N examples, C classes, M examples that are left out in turn.
 """
 
 from __future__ import annotations
@@ -11,96 +11,96 @@ from dataclasses import dataclass
 
 import numpy as np
 
-RIDGES = (0.1, 0.3, 1.0, 3.0, 10.0)
-"""Small ones trust single examples, large ones the middle of each class."""
-USUAL_RIDGE, USUAL_SCALE = 1.0, 20.0
+RIDGE_PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0)
+"""A small penalty trusts single examples, a large one the mean of each class."""
+DEFAULT_RIDGE, DEFAULT_SCALE = 1.0, 20.0
 """Where nothing can be left out: every class has one example."""
 SCALES = np.exp(np.linspace(-3.0, 5.0, 81))
-"""In units of how far scores spread."""
+"""In units of the standard deviation of the scores."""
 
 
 @dataclass(frozen=True)
-class Solution:
-    """Scores of a text are its likeness to each example times `weights`; probabilities their softmax."""
+class RidgeFit:
+    """The scores of a text are its kernel with each example times `weights`; probabilities are their softmax."""
 
     weights: np.ndarray
     """(N, C)."""
+    left_out_scores: np.ndarray
+    """(M, C) the scores of each example by the fit without it."""
     left_out: np.ndarray
-    """(M, C) scores of examples by what is solved without them."""
-    asked: np.ndarray
-    """(M,) which examples these are; not those that are the only one of their class, whatever it is called."""
+    """(M,) which examples these are: all whose class has another example, not counting its name."""
     truth: np.ndarray
     """(M,) their classes."""
     losses: np.ndarray
-    """(M,) of their probabilities, in nats."""
+    """(M,) their cross-entropy, in nats."""
     ridge: float
     """The penalty."""
     scale: float
-    """That is in the weights and the scores."""
+    """The factor in the weights and the scores."""
 
     @property
     def loss(self) -> float:
-        """Infinite where nothing can be left out."""
+        """The mean; infinite where nothing can be left out."""
         return float(self.losses.mean()) if len(self.losses) else math.inf
 
 
-def solve(
-    likeness: np.ndarray, owners: np.ndarray, count: int, names: int = 0, roughly: bool = False, ridge: float = 0.0
-) -> Solution:
-    """Ridge regression on the classes from how alike examples are, (N, N), 1 where they are equal.
+def fit_ridge(
+    kernel: np.ndarray, owners: np.ndarray, num_classes: int, num_names: int = 0, coarse: bool = False,
+    ridge: float = 0.0,
+) -> RidgeFit:  # fmt: skip
+    """Fit the kernel, (N, N), of examples to their classes, `owners`.
 
-    The penalty (unless one is given, or `roughly`, with the usual one) and the scale suit examples left out best. The
-    last `names` examples are names of classes, and are never left out. All classes count alike, however many examples
-    they have, and a name counts as much in a class of two as in one of ten; else a class would change whenever one of
-    its own is left out.
+    The penalty (unless it is given, or is the default with `coarse`) and the scale minimize the leave-one-out loss. The
+    last `num_names` examples are names of classes, and are never left out. Classes are balanced, and a name weighs as
+    much in a class of two as in one of ten; otherwise a class would change when one of its examples is left out.
     """
-    real = len(owners) - names
-    sizes = np.bincount(owners[:real], minlength=count)
-    one_hot = np.eye(count)[owners]
+    real = len(owners) - num_names
+    sizes = np.bincount(owners[:real], minlength=num_classes)
+    one_hot = np.eye(num_classes)[owners]
     by_example, by_name = one_hot / sizes[owners, None] * sizes.mean(), one_hot.copy()  # (N, C)
     by_example[real:], by_name[:real] = 0.0, 0.0
-    known = np.flatnonzero(sizes[owners[:real]] > 1)
-    truth = owners[known]
-    best: Solution | None = None
-    for penalty in RIDGES if len(known) and not roughly and not ridge else (ridge or USUAL_RIDGE,):
-        inverse = np.linalg.inv(likeness + penalty * np.eye(len(likeness)))
-        own = inverse[known, known][:, None]
+    left_out = np.flatnonzero(sizes[owners[:real]] > 1)
+    truth = owners[left_out]
+    best: RidgeFit | None = None
+    for penalty in RIDGE_PENALTIES if len(left_out) and not coarse and not ridge else (ridge or DEFAULT_RIDGE,):
+        inverse = np.linalg.inv(kernel + penalty * np.eye(len(kernel)))
+        own = inverse[left_out, left_out][:, None]
         weights = inverse @ by_example
-        left_out = by_example[known] - weights[known] / own
-        left_out[np.arange(len(known)), truth] *= sizes[truth] / (sizes[truth] - 1)
-        if names:
-            named = inverse @ by_name
-            weights, left_out = weights + named, left_out - named[known] / own
-        scale = best_scale(left_out, truth, roughly) if len(known) else USUAL_SCALE
-        losses = losses_of(left_out * scale, truth)
+        scores = by_example[left_out] - weights[left_out] / own
+        scores[np.arange(len(left_out)), truth] *= sizes[truth] / (sizes[truth] - 1)
+        if num_names:
+            name_weights = inverse @ by_name
+            weights, scores = weights + name_weights, scores - name_weights[left_out] / own
+        scale = calibrate_scale(scores, truth, coarse) if len(left_out) else DEFAULT_SCALE
+        losses = smoothed_cross_entropy(scores * scale, truth)
         if best is None or losses.mean() < best.loss:
-            best = Solution(weights * scale, left_out * scale, known, truth, losses, penalty, scale)
+            best = RidgeFit(weights * scale, scores * scale, left_out, truth, losses, penalty, scale)
     assert best is not None
     return best
 
 
-def best_scale(scores: np.ndarray, truth: np.ndarray, roughly: bool = False) -> float:
-    """With which probabilities suit best."""
-    scales = (SCALES[::4] if roughly else SCALES) / max(1e-9, float(scores.std()))
-    return float(min(scales, key=lambda scale: float(losses_of(scores * scale, truth).mean())))
+def calibrate_scale(scores: np.ndarray, truth: np.ndarray, coarse: bool = False) -> float:
+    """The factor of the scores with the lowest cross-entropy: temperature scaling."""
+    scales = (SCALES[::4] if coarse else SCALES) / max(1e-9, float(scores.std()))
+    return float(min(scales, key=lambda scale: float(smoothed_cross_entropy(scores * scale, truth).mean())))
 
 
-def losses_of(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """As if one more example had gone to any of the classes: nobody is sure of everything after a handful."""
-    doubt = 1 / (1 + len(truth))
-    top = scores.max(1, keepdims=True)
-    total = np.log(np.exp(scores - top).sum(1)) + top[:, 0]
-    hoped = (1 - doubt) * scores[np.arange(len(truth)), truth] + doubt * scores.mean(1)
-    found: np.ndarray = total - hoped
-    return found
+def smoothed_cross_entropy(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:  # (M, C), (M,) -> (M,)
+    """With label smoothing of 1 / (1 + M), as if one more example had gone to any class: no certainty after a few."""
+    smoothing = 1 / (1 + len(truth))
+    largest = scores.max(1, keepdims=True)
+    log_total = np.log(np.exp(scores - largest).sum(1)) + largest[:, 0]
+    target = (1 - smoothing) * scores[np.arange(len(truth)), truth] + smoothing * scores.mean(1)
+    losses: np.ndarray = log_total - target
+    return losses
 
 
-def halves(classes: np.ndarray, times: int, seed: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Half of every class and the other half, so many times."""
-    chance = np.random.default_rng(seed)
+def stratified_halves(classes: np.ndarray, times: int, seed: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Random halves of the examples, so many times, with half of every class in each."""
+    rng = np.random.default_rng(seed)
     for _ in range(times):
-        order = chance.permutation(len(classes))
+        order = rng.permutation(len(classes))
         order = order[np.argsort(classes[order], kind="stable")]
-        place = np.arange(len(order)) - np.searchsorted(classes[order], classes[order])
+        rank = np.arange(len(order)) - np.searchsorted(classes[order], classes[order])
         sizes = np.bincount(classes)[classes[order]]
-        yield order[place < sizes / 2], order[place >= sizes / 2]
+        yield order[rank < sizes / 2], order[rank >= sizes / 2]

@@ -1,4 +1,4 @@
-"""`adapt` as scikit-learn knows it."""
+"""`litebert.adapt` as a scikit-learn classifier."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from litebert.builtin import DEFAULT
 from litebert.errors import ConfigError, DataError, require_extra
-from litebert.fewshot.adapt import Adapted, adapt
+from litebert.fewshot.adapt import Adapted, adapt_frozen
 from litebert.fewshot.persistence import load_any
 from litebert.inference.model import Model
 
@@ -20,10 +20,10 @@ from sklearn.utils.validation import check_is_fitted  # noqa: E402
 
 
 class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier from a handful of texts, as scikit-learn knows them: for pipelines, cross-validation and searches.
+    """A few-shot text classifier for pipelines, cross-validation and grid searches.
 
-    `model`: a loaded model, a folder or a name; by default the built-in English one. `label_names`: let the names of
-    the classes count as examples; None: if that helps. Nothing is tuned: it is `litebert.adapt` with a budget of 0 s.
+    `model`: a loaded model, a folder or a name; by default the built-in English one. `label_names`: use the names of
+    the classes as examples; None: if that helps. Nothing is tuned: it is `litebert.adapt` with a budget of 0 s.
     """
 
     def __init__(self, model: str | Path | Model = DEFAULT, label_names: bool | None = None) -> None:
@@ -36,8 +36,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         names = [str(label).strip() for label in self.classes_.tolist()]
         if len(set(names)) < len(names):
             raise ConfigError(f"some of the labels {names[:10]} are written alike; give each class a name of its own")
-        known = self.model if isinstance(self.model, Model) else load_any(self.model)
-        self.adapted_: Adapted = adapt(known, list(X), np.asarray(y).tolist(), label_names=self.label_names)
+        model = self.model if isinstance(self.model, Model) else load_any(self.model)
+        self.adapted_: Adapted = adapt_frozen(model, list(X), np.asarray(y).tolist(), label_names=self.label_names)
         self._names = names
         return self
 
@@ -48,14 +48,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise DataError("predict takes a list; wrap a single text: predict([text])")
         answers = self.adapted_.predict(list(X))
         rows = [[answer.probabilities[name] for name in self._names] for answer in answers]
-        found = np.array(rows, dtype=np.float64).reshape(-1, len(self.classes_))
-        return found / found.sum(1, keepdims=True)
+        probabilities = np.array(rows, dtype=np.float64).reshape(-1, len(self.classes_))
+        return probabilities / probabilities.sum(1, keepdims=True)
 
     def predict(self, X: Sequence[str]) -> np.ndarray:
         """(N,), the likeliest of `classes_` for each text."""
-        chances = self.predict_proba(X)
-        chosen: np.ndarray = self.classes_[chances.argmax(1)]
-        return chosen
+        probabilities = self.predict_proba(X)
+        labels: np.ndarray = self.classes_[probabilities.argmax(1)]
+        return labels
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

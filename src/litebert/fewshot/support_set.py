@@ -1,149 +1,183 @@
-"""What `adapt` is given, and what speaks for what it makes of it."""
+"""The labelled examples that `adapt` is given, and the leave-one-out report of what it made of them."""
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from litebert.errors import DataError
-from litebert.fewshot.feature_sets import Around, Sides
-from litebert.fewshot.head import View
+from litebert.fewshot.feature_sets import Background, FeatureSet
+from litebert.fewshot.head import FeatureView
 from litebert.fewshot.task import FewShot
 from litebert.tasks.text import TextInput
 
-MOST_EXAMPLES = 3000
+MAX_EXAMPLES = 3000
 
 Tier = Literal["instant", "fast", "full"]
-"""What learns beside the equation: nothing, low-rank changes of the last passes, or all weights."""
+"""What is trained before the ridge regression: nothing, low-rank adapters of the last passes, or all weights."""
+
+JSON_KEYS = {
+    "majority_share": "chance", "accuracy_with_half": "with_half", "tier_results": "tried", "num_left_out": "asked",
+    "exponential": "bent", "projected_accuracy": "with_twice",
+}  # fmt: skip
+"""Attributes that have another name in few_shot.json and evidence.json, and had it in litebert 0.1."""
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What speaks for an adapted model: each example was asked about what is solved, and chosen, without it."""
+class LeaveOneOutReport:
+    """How well an adapted model does: each example is classified by the fit, and the choices, made without it."""
 
     examples: int
     classes: int
     accuracy: float | None
     """Over the examples of classes that have two or more; None where there are none."""
-    chance: float
-    """What the largest class alone would get."""
-    with_half: float | None
-    """The same with half of the examples; None where a class has fewer than four."""
+    majority_share: float
+    """The accuracy of always answering the largest class."""
+    accuracy_with_half: float | None
+    """The accuracy with half of the examples; None where a class has fewer than four."""
     depths: tuple[int, ...]
-    """After which passes the text is looked at."""
+    """The numbers of passes whose hidden states are features."""
     tokens: bool
-    """Do the tokens themselves count too, or those that two texts share?"""
+    """Whether tokens are features; of a pair, their overlap."""
     label_names: bool
-    """Are the names of the classes examples too?"""
+    """Whether the names of the classes are examples."""
     ridge: float
-    """Small where single examples are trusted, large where the middle of each class is."""
+    """The penalty."""
     seconds: float
     mistakes: tuple[tuple[str, str, str], ...] = ()
-    """Up to five examples that were told wrong, the worst first: text, label, and what it was taken for."""
+    """Up to five misclassified examples, the worst first: text, label and prediction."""
     remarks: tuple[str, ...] = ()
-    views: tuple[View, ...] = ("whole",)
-    """Of pairs: both texts together, or how far they lie apart."""
+    views: tuple[FeatureView, ...] = ("whole",)
+    """Of pairs: the mean over both texts, or the difference of their means."""
     tier: Tier = "instant"
-    tried: tuple[tuple[Tier, float | None, float], ...] = ()
-    """The tiers, the share of each half of the examples that each tells right by the other half, and the seconds that
-    it took; for None, that it would take."""
-
-    asked: int = 0
-    """Examples that the accuracy is about."""
-    bent: bool = False
-    """Does an example that is nearly equal count for more than in proportion?"""
+    tier_results: tuple[tuple[Tier, float | None, float], ...] = ()
+    """Each tier, its held-out accuracy and its seconds; estimated seconds where the accuracy is None."""
+    num_left_out: int = 0
+    """The examples that the accuracy is over."""
+    exponential: bool = False
+    """Whether the kernel is exponential."""
     characters: bool = False
-    """Do runs of characters count too?"""
+    """Whether character n-grams are features."""
+
+    def __getattr__(self, name: str) -> Any:
+        return renamed_attribute(self, name, {old: new for new, old in JSON_KEYS.items()} | {"sides": "features"})
 
     @property
-    def sides(self) -> Sides:
-        """From where texts are looked at."""
-        return Sides(self.depths, self.tokens, self.views, self.bent, self.characters)
+    def features(self) -> FeatureSet:
+        return FeatureSet(self.depths, self.tokens, self.views, self.exponential, self.characters)
 
     @property
     def margin(self) -> float | None:
-        """Half of the interval in which the accuracy lies, 19 times out of 20."""
-        if self.accuracy is None or not self.asked:
+        """Half of the 95 % confidence interval of the accuracy."""
+        if self.accuracy is None or not self.num_left_out:
             return None
-        return float(1.96 * (self.accuracy * (1 - self.accuracy) / self.asked + 1 / (4 * self.asked**2)) ** 0.5)
+        variance = self.accuracy * (1 - self.accuracy) / self.num_left_out + 1 / (4 * self.num_left_out**2)
+        return float(1.96 * variance**0.5)
 
     @property
-    def with_twice(self) -> float | None:
-        """What twice as many examples may give: as much again as the second half gave."""
-        if self.accuracy is None or self.with_half is None or self.with_half > self.accuracy:
+    def projected_accuracy(self) -> float | None:
+        """A guess of the accuracy with twice as many examples: the gain of the second half once more."""
+        if self.accuracy is None or self.accuracy_with_half is None or self.accuracy_with_half > self.accuracy:
             return None
-        return min(1.0, 2 * self.accuracy - self.with_half)
+        return min(1.0, 2 * self.accuracy - self.accuracy_with_half)
+
+    def to_json(self) -> dict[str, Any]:
+        return {JSON_KEYS.get(name, name): value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> LeaveOneOutReport:
+        names = {key: name for name, key in JSON_KEYS.items()}
+        return cls(**{names.get(key, key): value for key, value in content.items()})
+
+
+def renamed_attribute(owner: object, name: str, renamed: dict[str, str]) -> Any:
+    """The value of an attribute under its former name, with a warning."""
+    if name not in renamed:
+        raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
+    warnings.warn(f"{name} is now called {renamed[name]}", DeprecationWarning, stacklevel=3)
+    return getattr(owner, renamed[name])
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """How a model was tuned, and what is known of it by examples that it was not tuned on: of those that it was tuned
-    on it is too sure, left out or not."""
+    """How a model was tuned, with its results on held-out examples: those that it was tuned on would flatter it."""
 
     tier: Tier
-    sides: Sides
-    """From where texts are looked at, chosen before."""
+    features: FeatureSet
+    """Chosen before the tuning."""
     label_names: bool
     ridge: float
     scale: float = 1.0
-    """Of what the equation says, so that probabilities suit."""
+    """The calibrated factor of the scores."""
     familiar: tuple[float, ...] = ()
-    """How familiar those examples look."""
+    """The familiarity of the held-out examples."""
     accuracy: float = 0.0
     mistakes: tuple[tuple[str, str, str], ...] = ()
     examples: int = 0
-    """That it was tuned on."""
+    """The examples it was tuned on."""
+
+    def to_json(self) -> dict[str, Any]:
+        content = asdict(self)
+        features = content.pop("features")
+        return content | {"sides": {JSON_KEYS.get(name, name): value for name, value in features.items()}}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any], features: FeatureSet) -> Tuning:
+        return cls(features=features, **{name: value for name, value in content.items() if name != "sides"})
 
 
 @dataclass(frozen=True)
-class Given:
-    """What somebody wants learned."""
+class SupportSet:
+    """The examples to adapt to."""
 
     records: tuple[TextInput, ...]
     label_names: bool | None
-    around: Around
+    """Whether the names of the classes are examples; None: if that helps."""
+    background: Background
     remarks: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, texts: Sequence[Any], labels: Sequence[Any], places: Sequence[str], label_names: bool | None,
-           around: Around, skip_conflicts: bool = False) -> Given:  # fmt: skip
-        """Without repetitions; refuses what cannot be learned."""
-        found: dict[str, TextInput] = {}
+    def from_texts(cls, texts: Sequence[Any], labels: Sequence[Any], places: Sequence[str], label_names: bool | None,
+                   background: Background, skip_conflicts: bool = False) -> SupportSet:  # fmt: skip
+        """Without duplicates; texts with two labels are an error, or left out with `skip_conflicts`."""
+        unique: dict[str, TextInput] = {}
         conflicts: dict[str, str] = {}
-        repeated = 0
+        duplicates = 0
         for text, label, where in zip(texts, labels, places, strict=True):
             record = _record(text, label, where)
             key = " ".join(record.shown.casefold().split())
-            first = found.setdefault(key, record)
+            first = unique.setdefault(key, record)
             if first.label == record.label:
-                repeated += first is not record
+                duplicates += first is not record
                 continue
-            both = f"{record.shown[:60]!r} is {record.label!r} here and {first.label!r} in {first.where}"
+            conflict = f"{record.shown[:60]!r} is {record.label!r} here and {first.label!r} in {first.where}"
             if not skip_conflicts:
-                raise DataError(f"{where}: {both}; correct one of them, or leave both out (--skip-bad)")
-            conflicts.setdefault(key, f"{where}: {both}")
-        if len({record.text_b is None for record in found.values()}) > 1:
-            odd = next(record for record in found.values() if record.text_b is None)
-            raise DataError(f"{odd.where}: a single text among pairs; give all of them text_a and text_b, or none")
-        kept = tuple(record for key, record in found.items() if key not in conflicts)
-        if len(kept) > MOST_EXAMPLES:
+                raise DataError(f"{where}: {conflict}; correct one of them, or leave both out (--skip-bad)")
+            conflicts.setdefault(key, f"{where}: {conflict}")
+        if len({record.text_b is None for record in unique.values()}) > 1:
+            single = next(record for record in unique.values() if record.text_b is None)
+            raise DataError(f"{single.where}: a single text among pairs; give all of them text_a and text_b, or none")
+        records = tuple(record for key, record in unique.items() if key not in conflicts)
+        if len(records) > MAX_EXAMPLES:
             raise DataError(
-                f"{len(kept):,} examples: adapt takes up to {MOST_EXAMPLES:,}; litebert finetune learns more from them"
+                f"{len(records):,} examples: adapt takes up to {MAX_EXAMPLES:,}; litebert finetune learns more from "
+                "them"
             )
-        remarks = [f"{repeated:,} examples stand there twice and count once"] if repeated else []
+        remarks = [f"{duplicates:,} duplicate examples count once"] if duplicates else []
         if conflicts:
-            first_one = next(iter(conflicts.values()))
-            remarks.append(f"{len(conflicts):,} texts with two labels left out, the first: {first_one}")
-        return cls(kept, label_names, around, (*remarks, *_of_single_ones(kept)))
+            first_conflict = next(iter(conflicts.values()))
+            remarks.append(f"{len(conflicts):,} texts with two labels left out, the first: {first_conflict}")
+        return cls(records, label_names, background, (*remarks, *_single_example_remarks(records)))
 
 
 def _record(text: Any, label: Any, where: str) -> TextInput:
     pair = list(text) if isinstance(text, (tuple, list)) and len(text) == 2 else [text]
-    for one in pair:
-        if not isinstance(one, str) or not one.strip():
-            raise DataError(f"{where}: {str(one)[:40]!r} is no text; give a string with something in it")
+    for part in pair:
+        if not isinstance(part, str) or not part.strip():
+            raise DataError(f"{where}: {str(part)[:40]!r} is no text; give a string that is not empty")
     name = FewShot.parse_label(label, where) if label is not None else None
     record = TextInput(pair[0], pair[1] if len(pair) > 1 else None, name, where)
     if name is None:
@@ -151,10 +185,10 @@ def _record(text: Any, label: Any, where: str) -> TextInput:
     return record
 
 
-def _of_single_ones(records: Sequence[TextInput]) -> list[str]:
-    """A word about classes of which there is nothing to leave out."""
+def _single_example_remarks(records: Sequence[TextInput]) -> list[str]:
+    """A remark about classes of which nothing can be left out."""
     single = sorted(label for label, size in Counter(record.label for record in records).items() if size == 1)
     if not single:
         return []
-    few = ", ".join(map(repr, single[:5])) + (f" and {len(single) - 5:,} more" if len(single) > 5 else "")
-    return [f"one example only of {few}: a second one would help most, and says how well it works"]
+    names = ", ".join(map(repr, single[:5])) + (f" and {len(single) - 5:,} more" if len(single) > 5 else "")
+    return [f"only one example of {names}: a second one would help most, and shows how well it works"]

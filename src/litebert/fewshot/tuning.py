@@ -1,10 +1,10 @@
-"""How much a model should learn from a handful of examples, by what that brings and how long it takes.
+"""`litebert.adapt`: few-shot classification, with tuning of the encoder if there is time and it helps.
 
-Tier instant learns nothing: one equation on what the model says. Tiers fast and full tune the model before that. Which
-is used is decided by examples that were not tuned on: half of them are learned, the others asked, and the other way
-round. Nothing that a tuned model says of its own examples counts, left out of the equation or not.
+Tier instant trains nothing: ridge regression on the features of the frozen encoder. Tiers fast and full tune the
+encoder first. Two-fold cross-validation decides which is used: each half of the examples is classified by what was
+tuned on the other half. Leave-one-out on the examples that a model was tuned on would flatter it.
 
-Shapes: N examples, M of them asked, C classes.
+Shapes: N examples, M of them held out, C classes.
 """
 
 from __future__ import annotations
@@ -19,39 +19,46 @@ from typing import Any
 import numpy as np
 
 from litebert.errors import ConfigError
-from litebert.fewshot.adapt import MOST_UNLABELLED, SHOWN, Adapted, evenly, solved
-from litebert.fewshot.adapt import adapt as adapt_instantly
-from litebert.fewshot.contrastive import BATCH, TunedTier, batch_at, learning_passes, steps_for, tune
-from litebert.fewshot.feature_sets import Around, readable, usual_depth
-from litebert.fewshot.head import View
-from litebert.fewshot.ridge import best_scale, halves, losses_of
-from litebert.fewshot.support_set import Evidence, Given, Tier, Tuning
+from litebert.fewshot.adapt import MAX_MISTAKES, MAX_UNLABELLED, Adapted, adapt_frozen, evenly_spaced, fit_adapted
+from litebert.fewshot.contrastive import (
+    BATCH_SIZE,
+    TunedTier,
+    num_steps,
+    num_trained_passes,
+    sample_batch,
+    tune_encoder,
+)
+from litebert.fewshot.feature_sets import Background, default_depth, readable_names
+from litebert.fewshot.head import FeatureView
+from litebert.fewshot.ridge import calibrate_scale, smoothed_cross_entropy, stratified_halves
+from litebert.fewshot.support_set import LeaveOneOutReport, SupportSet, Tier, Tuning
 from litebert.fewshot.task import familiarity
-from litebert.inference import Model
+from litebert.inference.model import Model
 from litebert.tasks.text import TextInput
 
-Begin = Callable[[str, int], Callable[[], None]]
+BeginProgress = Callable[[str, int], Callable[[], None]]
 TIERS: tuple[TunedTier, ...] = ("fast", "full")
-FEWEST = 4
-"""Examples per class, on average, below which half of them are too few to tune on."""
-READINGS = 4
-"""How often all examples are read for a tier: both ways by halves, tuned and not, at the end, and for what is kept."""
-WORK = 3
-"""Of a pass that learns, in passes that are read: forward and backward."""
-HOPE = 8
-"""A GPU may be so much faster at steps than a handful of texts, for which it mostly waits, lets one think."""
+MIN_EXAMPLES_PER_CLASS = 4
+"""On average; half of fewer are too few to tune on."""
+READS_PER_TIER = 4
+"""How often all examples are read for a tier: both halves, tuned and not, the final fit, and the states it stores."""
+TRAINING_COST = 3
+"""Of a trained pass, in passes of inference: forward and backward."""
+GPU_SPEEDUP_PRIOR = 8
+"""On a GPU training steps may be so much faster than the time of reading a few texts, which is mostly latency,
+suggests: a guess over the budget by less than this factor is measured."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What was said of examples by models that had not seen them."""
+class HeldOutScores:
+    """The scores of examples by models that were not tuned on them."""
 
-    numbers: np.ndarray
+    examples: np.ndarray
     """(M,) which examples."""
     scores: np.ndarray
-    """(M, C), so that their softmax suits."""
+    """(M, C), calibrated."""
     scale: float
-    """By which they were multiplied for that."""
+    """The factor of the calibration."""
     familiar: np.ndarray
     """(M,)."""
     truth: np.ndarray
@@ -59,7 +66,7 @@ class Asked:
 
     @property
     def losses(self) -> np.ndarray:
-        return losses_of(self.scores, self.truth)
+        return smoothed_cross_entropy(self.scores, self.truth)
 
     @property
     def accuracy(self) -> float:
@@ -77,173 +84,181 @@ def adapt(
     skip_conflicts: bool = False,
     places: Sequence[str] = (),
     advance: Callable[[int], None] = lambda count: None,
-    begin: Begin = lambda title, steps: lambda: None,
+    begin: BeginProgress = lambda title, steps: lambda: None,
 ) -> Adapted:
     """A classifier from a handful of labelled texts, or pairs of them, in about `budget_s` seconds.
 
-    Reading them once is the least that it takes. Where there is time for more, the model is tuned to them, if examples
-    that it was not tuned on say that this is better. An adapted model gets more examples and is not tuned again.
-    `unlabelled` texts say what is usual. `label_names`: let the names of the classes count as examples; None: if that
-    helps. `skip_conflicts`: leave out texts that have two labels. `places` say where examples stand, for errors;
-    `advance` hears how many windows of texts are read, and `begin` what takes so many steps, each of which is reported
-    to what it returns.
+    The examples are read once at least. If there is time for more, the encoder is tuned to them, and the tuned one is
+    used if it is better on held-out examples. An adapted model gets the examples in addition and is not tuned again.
+
+    `unlabelled`: texts of the same kind, whose mean is subtracted. `label_names`: use the names of the classes as
+    examples; None: if that helps. `skip_conflicts`: leave out texts with two labels. `places`: where the examples
+    stand, for errors. `advance` is called with the number of windows that were read, `begin` with the title and the
+    number of steps of a longer task; it returns a function that is called after each step.
     """
     if not 0 <= budget_s < math.inf:
         raise ConfigError(f"budget_s={budget_s} must be 0 or more seconds; 0 reads the examples and tunes nothing")
     began = time.perf_counter()
-    instant = adapt_instantly(
+    instant = adapt_frozen(
         model, texts, labels, unlabelled=unlabelled, label_names=label_names, skip_conflicts=skip_conflicts,
         places=places, advance=advance,
     )  # fmt: skip
-    enough = instant.evidence.examples >= FEWEST * instant.evidence.classes
+    enough = instant.evidence.examples >= MIN_EXAMPLES_PER_CLASS * instant.evidence.classes
     if instant.tuning is not None or not enough or instant.base.answers_in_int8:
         return instant
-    contest = _Contest(instant, evenly(unlabelled, MOST_UNLABELLED), begin)
-    found = contest.winner(began, budget_s)
-    found.evidence = replace(found.evidence, seconds=time.perf_counter() - began, tried=tuple(contest.tried))
-    return found
+    selection = TierSelection(instant, evenly_spaced(unlabelled, MAX_UNLABELLED), begin)
+    adapted = selection.select(began, budget_s)
+    seconds, results = time.perf_counter() - began, tuple(selection.results)
+    adapted.evidence = replace(adapted.evidence, seconds=seconds, tier_results=results)
+    return adapted
 
 
-def tuned(instant: Adapted, tier: TunedTier) -> Adapted:
-    """What a tier makes of the examples of an adapted model, however long it takes and whatever it brings."""
-    contest = _Contest(instant)
-    return contest.made(tier, contest.asked(tier))
+def adapt_with_tier(instant: Adapted, tier: TunedTier) -> Adapted:
+    """Tune the encoder of a few-shot classifier by a tier, however long it takes and whether or not it helps."""
+    selection = TierSelection(instant)
+    return selection.fit(tier, selection.held_out_scores(tier))
 
 
-def is_better(before: Asked, after: Asked) -> bool:
-    """By more than chance would usually have it: one standard error of the difference."""
+def is_better(before: HeldOutScores, after: HeldOutScores) -> bool:
+    """Whether the loss is lower by more than one standard error of the difference."""
     gain = before.losses - after.losses
     return bool(gain.mean() > gain.std() / len(gain) ** 0.5)
 
 
 @dataclass(frozen=True)
-class _Half:
-    """Of the examples."""
-
-    learned: Given
-    asked: np.ndarray
-    """(M,) which of all examples the other half are, without those that are the only one of their class."""
+class _Fold:
+    support: SupportSet
+    """One half of the examples."""
+    held_out: np.ndarray
+    """(M,) the other half, without those that are the only one of their class."""
     instant: Adapted
-    """What the untuned model makes of what is learned."""
+    """The untuned classifier of this half."""
 
 
-class _Contest:
-    """Tiers against each other."""
+class TierSelection:
+    """Compares the tiers by two-fold cross-validation."""
 
     def __init__(
-        self, instant: Adapted, unlabelled: Sequence[str] = (), begin: Begin = lambda title, steps: lambda: None
+        self, instant: Adapted, unlabelled: Sequence[str] = (), begin: BeginProgress = lambda title, steps: lambda: None
     ) -> None:
         self.instant, self.unlabelled, self.begin = instant, unlabelled, begin
-        self.stepped: Callable[[], None] = lambda: None
+        self.step_done: Callable[[], None] = lambda: None
         self.base, self.labels = instant.base, instant.labels
-        nothing = Around.none(self.base, instant.given.records[0].text_b is not None)  # is known of how tuned ones read
-        self.given = replace(instant.given, around=nothing, remarks=instant.evidence.remarks)
-        self.classes = _classes(self.given, self.labels)
-        self.tried: list[tuple[Tier, float | None, float]] = []
+        # a tuned encoder makes other features than those that the background was computed from
+        background = Background.empty(self.base, instant.support.records[0].text_b is not None)
+        self.support = replace(instant.support, background=background, remarks=instant.evidence.remarks)
+        self.classes = _classes(self.support, self.labels)
+        self.results: list[tuple[Tier, float | None, float]] = []
 
-    def winner(self, began: float, budget_s: float) -> Adapted:
-        """The best of those that there is time for."""
+    def select(self, began: float, budget_s: float) -> Adapted:
+        """The best tier that there is time for."""
         best: TunedTier | None = None
-        asked: Asked | None = None
+        best_scores: HeldOutScores | None = None
         for tier in TIERS:
-            here = time.perf_counter()
-            seconds, left = self._seconds(tier, began + budget_s - here), began + budget_s - time.perf_counter()
+            now = time.perf_counter()
+            seconds, left = self._estimate(tier, began + budget_s - now), began + budget_s - time.perf_counter()
             if seconds > left:
-                self.tried.append((tier, None, time.perf_counter() - began + seconds))
+                self.results.append((tier, None, time.perf_counter() - began + seconds))
                 continue
-            steps = 2 * steps_for(len(self.classes) // 2)
-            self.stepped = self.begin(f"tier {tier}, about {seconds:.0f} s", steps)
-            if asked is None:
-                asked = self.asked("instant")
-                self.tried.insert(0, ("instant", asked.accuracy, self.instant.evidence.seconds))
-            other = self.asked(tier)
-            self.tried.append((tier, other.accuracy, time.perf_counter() - here))
-            if is_better(asked, other):
-                best, asked = tier, other
-        if best is None or asked is None:
+            steps = 2 * num_steps(len(self.classes) // 2)
+            self.step_done = self.begin(f"tier {tier}, about {seconds:.0f} s", steps)
+            if best_scores is None:
+                best_scores = self.held_out_scores("instant")
+                self.results.insert(0, ("instant", best_scores.accuracy, self.instant.evidence.seconds))
+            scores = self.held_out_scores(tier)
+            self.results.append((tier, scores.accuracy, time.perf_counter() - now))
+            if is_better(best_scores, scores):
+                best, best_scores = tier, scores
+        if best is None or best_scores is None:
             return self.instant
-        self.stepped = self.begin(f"tier {best}, all examples", steps_for(len(self.classes)))
-        return self.made(best, asked)
+        self.step_done = self.begin(f"tier {best}, all examples", num_steps(len(self.classes)))
+        return self.fit(best, best_scores)
 
-    def made(self, tier: TunedTier, asked: Asked) -> Adapted:
-        """Of all examples. Likeness is bent only if it was in what was asked."""
-        before, half = self.instant.evidence, self._halves[0].instant.evidence
-        if before.bent and not all(one.instant.evidence.bent for one in self._halves):
-            before = replace(before, bent=False, ridge=half.ridge)
-        return self._tuned(tier, self.given, before, asked)
+    def fit(self, tier: TunedTier, held_out: HeldOutScores) -> Adapted:
+        """Tune on all examples. The kernel is exponential only if it was in both folds."""
+        report, first = self.instant.evidence, self._folds[0].instant.evidence
+        if report.exponential and not all(fold.instant.evidence.exponential for fold in self._folds):
+            report = replace(report, exponential=False, ridge=first.ridge)
+        return self._tune(tier, self.support, report, held_out)
 
-    def _seconds(self, tier: TunedTier, left: float) -> float:
-        """That a tier takes: by two steps, of which the second counts, since the first also warms up."""
+    def _estimate(self, tier: TunedTier, left: float) -> float:
+        """The seconds of a tier: a guess if it is far over the budget, else by the second of two training steps."""
         total, reading = len(self.classes), self.instant.evidence.seconds
-        steps = steps_for(total) + 2 * steps_for(total // 2)
+        steps = num_steps(total) + 2 * num_steps(total // 2)
         depth = self._depth(self.instant.evidence)
-        work = WORK * learning_passes(tier, depth) / self.base.config.num_hidden_layers
-        guess = reading * (steps * min(BATCH, total) / total * work + READINGS)
-        if guess > HOPE * left:
+        work = TRAINING_COST * num_trained_passes(tier, depth) / self.base.config.num_hidden_layers
+        guess = reading * (steps * min(BATCH_SIZE, total) / total * work + READS_PER_TIER)
+        if guess > GPU_SPEEDUP_PRIOR * left:
             return guess
-        taken: list[float] = []
-        some = batch_at(self.classes, 0, 0)
-        tune(
-            self.base, [self.given.records[number] for number in some], self.classes[some], tier, depth, steps=2,
-            hooks=[lambda step: taken.append(step.seconds)],
+        step_seconds: list[float] = []
+        batch = sample_batch(self.classes, 0, 0)
+        tune_encoder(
+            self.base, [self.support.records[number] for number in batch], self.classes[batch], tier, depth, steps=2,
+            hooks=[lambda step: step_seconds.append(step.seconds)],
         )  # fmt: skip
-        return taken[-1] * steps + reading * READINGS
+        return step_seconds[-1] * steps + reading * READS_PER_TIER
 
     @cached_property
-    def _halves(self) -> list[_Half]:
-        single = np.flatnonzero(np.bincount(self.classes)[self.classes] == 1)
-        found = []
-        for both in halves(self.classes, 1):
-            for learned, asked in (both, both[::-1]):
-                records = tuple(self.given.records[number] for number in np.union1d(learned, single))
-                given = replace(self.given, records=records, remarks=())
-                found.append(_Half(given, np.setdiff1d(asked, single), solved(self.base, given, judged=False)))
-        return found
+    def _folds(self) -> list[_Fold]:
+        only = np.flatnonzero(np.bincount(self.classes)[self.classes] == 1)
+        folds = []
+        for halves in stratified_halves(self.classes, 1):
+            for learned, held_out in (halves, halves[::-1]):
+                records = tuple(self.support.records[number] for number in np.union1d(learned, only))
+                support = replace(self.support, records=records, remarks=())
+                instant = fit_adapted(self.base, support, evaluate=False)
+                folds.append(_Fold(support, np.setdiff1d(held_out, only), instant))
+        return folds
 
-    def asked(self, tier: Tier) -> Asked:
-        """Models that know one half, about the other."""
-        numbers = np.concatenate([half.asked for half in self._halves])
+    def held_out_scores(self, tier: Tier) -> HeldOutScores:
+        """The scores of each half by what was tuned on the other."""
+        examples = np.concatenate([fold.held_out for fold in self._folds])
         scores, familiar = [], []
-        for half in self._halves:
-            before = half.instant.evidence
-            model = half.instant if tier == "instant" else self._tuned(tier, half.learned, before)
-            scores.append(model.scores_of([self.given.records[number] for number in half.asked]))
+        for fold in self._folds:
+            model = fold.instant
+            if tier != "instant":
+                model = self._tune(tier, fold.support, fold.instant.evidence)
+            scores.append(model.scores_of([self.support.records[number] for number in fold.held_out]))
             familiar.append(familiarity(scores[-1], model.levels))
-        truth = self.classes[numbers]
-        scale = best_scale(np.concatenate(scores), truth)
-        return Asked(numbers, np.concatenate(scores) * scale, scale, np.concatenate(familiar), truth)
+        truth = self.classes[examples]
+        scale = calibrate_scale(np.concatenate(scores), truth)
+        return HeldOutScores(examples, np.concatenate(scores) * scale, scale, np.concatenate(familiar), truth)
 
-    def _tuned(self, tier: TunedTier, given: Given, before: Evidence, asked: Asked | None = None) -> Adapted:
-        """Tuned on these examples, and looked at from the sides that were best before, and after the passes tuned: if
-        that was a side, it now counts twice."""
-        names = readable(self.labels, before.label_names)
-        records = [*given.records, *(TextInput(name) for name in names.values())]
-        owners = np.concatenate([_classes(given, self.labels), np.array(list(names), dtype=int)])
-        depth = self._depth(before)
-        model, adapters = tune(self.base, records, owners, tier, depth, hooks=[lambda step: self.stepped()])
-        depths = tuple(sorted([*before.depths, depth]))
-        views: tuple[View, ...] = tuple(dict.fromkeys(("whole", *before.views)))  # what was tuned must be seen
-        tuning = Tuning(tier, replace(before.sides, depths=depths, views=views), before.label_names, before.ridge)
-        if asked is not None:
+    def _tune(
+        self, tier: TunedTier, support: SupportSet, report: LeaveOneOutReport, held_out: HeldOutScores | None = None
+    ) -> Adapted:
+        """Tune on these examples and fit by the features chosen before, plus the depth that was tuned, which counts
+        twice if it was among them."""
+        names = readable_names(self.labels, report.label_names)
+        records = [*support.records, *(TextInput(name) for name in names.values())]
+        owners = np.concatenate([_classes(support, self.labels), np.array(list(names), dtype=int)])
+        depth = self._depth(report)
+        model, adapters = tune_encoder(self.base, records, owners, tier, depth, hooks=[lambda step: self.step_done()])
+        depths = tuple(sorted([*report.depths, depth]))
+        views: tuple[FeatureView, ...] = tuple(dict.fromkeys(("whole", *report.views)))  # "whole" is what was tuned
+        features = replace(report.features, depths=depths, views=views)
+        tuning = Tuning(tier, features, report.label_names, report.ridge)
+        if held_out is not None:
             tuning = replace(
-                tuning, scale=asked.scale, familiar=tuple(asked.familiar.tolist()), accuracy=asked.accuracy,
-                mistakes=self._mistakes(asked), examples=len(given.records),
+                tuning, scale=held_out.scale, familiar=tuple(held_out.familiar.tolist()), accuracy=held_out.accuracy,
+                mistakes=self._mistakes(held_out), examples=len(support.records),
             )  # fmt: skip
-        return solved(model, given, self.unlabelled if asked else (), tuning=tuning, adapters=adapters)
+        return fit_adapted(model, support, self.unlabelled if held_out else (), tuning=tuning, adapters=adapters)
 
-    def _depth(self, before: Evidence) -> int:
-        """How many passes are tuned: as many as told best before, and no fewer than are usual. More would cost more to
-        learn, and each answer more to read, and tell no better (docs/log.md)."""
-        return max((usual_depth(self.base.config.num_hidden_layers), *before.depths))
+    def _depth(self, report: LeaveOneOutReport) -> int:
+        """How many passes are tuned: the deepest feature, or the default if that is deeper. More would cost more and do
+        no better (docs/log.md)."""
+        return max((default_depth(self.base.config.num_hidden_layers), *report.depths))
 
-    def _mistakes(self, asked: Asked) -> tuple[tuple[str, str, str], ...]:
-        told = asked.scores.argmax(1)
-        worst = [place for place in np.argsort(-asked.losses) if told[place] != asked.truth[place]]
+    def _mistakes(self, held_out: HeldOutScores) -> tuple[tuple[str, str, str], ...]:
+        predictions, truth = held_out.scores.argmax(1), held_out.truth
+        worst = [place for place in np.argsort(-held_out.losses) if predictions[place] != truth[place]]
+        records = self.support.records
         return tuple(
-            (self.given.records[asked.numbers[place]].shown, self.labels[asked.truth[place]], self.labels[told[place]])
-            for place in worst[:SHOWN]
+            (records[held_out.examples[place]].shown, self.labels[truth[place]], self.labels[predictions[place]])
+            for place in worst[:MAX_MISTAKES]
         )
 
 
-def _classes(given: Given, labels: Sequence[str]) -> np.ndarray:
-    return np.array([labels.index(str(record.label)) for record in given.records])
+def _classes(support: SupportSet, labels: Sequence[str]) -> np.ndarray:
+    return np.array([labels.index(str(record.label)) for record in support.records])

@@ -42,7 +42,7 @@ async def teach_more(given: schema.MoreExamples, request: Request, id: str = ID)
     """The same with more examples, of old classes or new ones."""
     service = get_service(request)
     before = await service.engine.aside(service.taught.get, id)
-    texts, labels = _checked_examples(service, given.examples, len(before.adapted.given.records))
+    texts, labels = _checked_examples(service, given.examples, len(before.adapted.support.records))
     adapted = await service.teacher.add(before.adapted, texts, labels)
     await service.engine.aside(service.taught.replace, id, AdaptedClassifier(before.base, adapted))
     return await json_response(service, classifier_record(id, adapted, service.limits))

@@ -206,7 +206,7 @@ def classifier_record(name: str, adapted: Any, limits: Limits) -> dict[str, Any]
     return {
         "id": name, "model": f"adapted-{name}", "classes": adapted.labels,
         "examples": evidence.examples, "accuracy_left_out": evidence.accuracy, "margin": evidence.margin,
-        "chance": evidence.chance, "with_twice": evidence.with_twice, "label_names": evidence.label_names,
-        "hints": list(evidence.remarks), "mistakes": mistakes, "seconds": evidence.seconds,
-        "expires_in_s": limits.job_lifetime_s,
+        "chance": evidence.majority_share, "with_twice": evidence.projected_accuracy,
+        "label_names": evidence.label_names, "hints": list(evidence.remarks), "mistakes": mistakes,
+        "seconds": evidence.seconds, "expires_in_s": limits.job_lifetime_s,
     }  # fmt: skip

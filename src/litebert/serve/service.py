@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from litebert.errors import CheckpointError
 from litebert.fewshot import Adapted
-from litebert.fewshot.persistence import Saved
+from litebert.fewshot.persistence import SavedClassifier
 from litebert.files import read_json, write_json
 from litebert.serve.client_store import FolderStore, MemoryStore, Serializer, Store, TextList
 from litebert.serve.engine import Engine
@@ -43,7 +43,7 @@ class ClassifierSerializer:
 
     def read(self, folder: Path) -> AdaptedClassifier:
         base = str(read_json(folder / "served.json").get("base"))
-        return AdaptedClassifier(base, Saved.read(folder).on(base_model(self._registry.get(base).model)))
+        return AdaptedClassifier(base, SavedClassifier.read(folder).restore(base_model(self._registry.get(base).model)))
 
 
 class TextListSerializer:

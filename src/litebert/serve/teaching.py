@@ -13,8 +13,8 @@ from typing import IO, Any
 
 from litebert.data.batches import Example
 from litebert.fewshot import Adapted
-from litebert.fewshot.adapt import adapt
-from litebert.fewshot.explain import explaining, reasons_of
+from litebert.fewshot.adapt import adapt_frozen
+from litebert.fewshot.explain import ExplainTask, influential_examples
 from litebert.inference import Model
 from litebert.inference.records import as_record
 from litebert.serve.engine import Engine, TaskScoring, token_count
@@ -75,7 +75,7 @@ class FewShotTrainer:
         self, served: ServedModel, texts: Sequence[str], labels: Sequence[str], label_names: bool | None
     ) -> Adapted:
         queued = self._queued(base_model(served.model))
-        return await self._aside(queued, lambda: adapt(queued, texts, labels, label_names=label_names))
+        return await self._aside(queued, lambda: adapt_frozen(queued, texts, labels, label_names=label_names))
 
     async def add(self, adapted: Adapted, texts: Sequence[str], labels: Sequence[str]) -> Adapted:
         more = copy.copy(adapted)
@@ -84,12 +84,14 @@ class FewShotTrainer:
 
     async def explain(self, adapted: Adapted, text: str) -> dict[str, Any]:
         """Its answer, and the examples that decided."""
-        task = explaining(adapted)
+        task = ExplainTask(adapted.few_shot)
         record = task.parse(text, "text")
         features = await self._engine.aside(task.features, [record], adapted.tokenizer, adapted.max_length)
         scores = await self._engine.batcher.ask(TaskScoring(adapted, task), features, [token_count(features[0])])
         answer = as_record(task.answer(record, features[0], scores[0]))
-        return answer | {"nearest": [as_record(one) for one in reasons_of(adapted, answer["label"], scores[0])]}
+        return answer | {
+            "nearest": [as_record(one) for one in influential_examples(adapted, answer["label"], scores[0])]
+        }
 
     def _queued(self, base: Model) -> BatchedModel:
         return BatchedModel(unbatched(base), self._engine, asyncio.get_running_loop())

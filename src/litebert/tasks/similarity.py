@@ -23,7 +23,7 @@ from litebert.model import Albert, AlbertConfig, HeadKind
 from litebert.model.sentence_head import Pooling, SentenceHead, SentenceMap, unit
 from litebert.tasks.base import Judgement, Scores, TrainableTask, checked_options, vectors_of
 from litebert.tasks.similarity_files import Kind, SimilarInput, kind_of, parse_similar, read_similar
-from litebert.tasks.similarity_losses import SCALE, contrast, cosent, own_among_others
+from litebert.tasks.similarity_losses import SCALE, cosent, multiple_negatives_ranking, supervised_contrastive
 from litebert.tokenizer import Tokenizer
 
 Loss = Literal["auto", "cosent", "negatives", "contrast", "simcse"]
@@ -194,7 +194,7 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
         targets = batch.targets
         assert targets is not None
         if self.loss_name == "contrast":
-            return contrast(vectors, targets, 1 / SCALE)
+            return supervised_contrastive(vectors, targets, 1 / SCALE)
         first = torch.searchsorted(batch.owner, torch.arange(batch.examples, device=vectors.device))
         left, right = vectors[first], vectors[first + 1]
         if self.loss_name == "cosent":
@@ -206,7 +206,7 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
         candidates = torch.cat([partners, numbers[rest]])
         same = (anchors[:, None] == candidates) | (partners[:, None] == candidates)  # one text in two places
         same[:, : len(anchors)] |= anchors[:, None] == anchors
-        return own_among_others(left, torch.cat([right, vectors[rest]]), same)
+        return multiple_negatives_ranking(left, torch.cat([right, vectors[rest]]), same)
 
     def divergence(self, scores: Scores, others: Scores, batch: Batch) -> Tensor:
         """1 − the cosine of the two vectors of each text."""

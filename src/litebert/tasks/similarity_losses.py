@@ -23,7 +23,7 @@ def cosent(cosines: Tensor, truth: Tensor) -> Tensor:  # (B,), (B,)
     return torch.logsumexp(torch.cat([off.new_zeros(1), off]), 0)
 
 
-def own_among_others(anchors: Tensor, candidates: Tensor, same: Tensor) -> Tensor:  # (B, D), (C, D), (B, C)
+def multiple_negatives_ranking(anchors: Tensor, candidates: Tensor, same: Tensor) -> Tensor:  # (B, D), (C, D), (B, C)
     """How unlikely it is to find one's own, the candidate of the same number, among all of them (multiple negatives).
 
     `same` says which candidates are the anchor itself, or belong to it as well: they are no negatives.
@@ -33,7 +33,7 @@ def own_among_others(anchors: Tensor, candidates: Tensor, same: Tensor) -> Tenso
     return F.cross_entropy(alike, torch.arange(len(anchors), device=anchors.device))
 
 
-def contrast(vectors: Tensor, owners: Tensor, temperature: float) -> Tensor:  # (B, D) of length 1, (B,)
+def supervised_contrastive(vectors: Tensor, owners: Tensor, temperature: float) -> Tensor:  # (B, D) of length 1, (B,)
     """How unlikely it is to meet one of one's own class when others are chosen by how alike they look (supervised
     contrast, Khosla et al. 2020)."""
     itself = torch.eye(len(vectors), dtype=torch.bool, device=vectors.device)

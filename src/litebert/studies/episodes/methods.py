@@ -14,7 +14,7 @@ from litebert.commands.evaluate import Method
 from litebert.data.batches import collate
 from litebert.data.episodes import Episode
 from litebert.errors import ConfigError, require_extra
-from litebert.fewshot.adapt import adapt
+from litebert.fewshot.adapt import adapt_frozen
 from litebert.inference import Model
 from litebert.measure.baselines import bag_of_words
 from litebert.meta.algorithms import accuracy_of
@@ -90,7 +90,7 @@ def prototypes(learned: Learned, episode: Episode) -> float:
 def adapted(learned: Learned, episode: Episode) -> float:
     """`litebert adapt`, as anybody would use it: it may read the names of the classes."""
     texts, labels, asked, truth = learned.given(episode)
-    answers = adapt(learned.model, texts, labels).predict(asked)
+    answers = adapt_frozen(learned.model, texts, labels).predict(asked)
     return float(np.mean([answer.label == label for answer, label in zip(answers, truth, strict=True)]))
 
 

@@ -26,7 +26,7 @@ from litebert.data.shards import Shards, TokenStream
 from litebert.data.tables import TableOptions
 from litebert.device import has_bfloat16
 from litebert.errors import DataError, require_extra
-from litebert.fewshot.adapt import adapt
+from litebert.fewshot.adapt import adapt_frozen
 from litebert.inference import Model
 from litebert.studies.reproduce.plan import Plan, TaskFiles
 from litebert.tasks import Classify
@@ -153,7 +153,7 @@ class Asked:
         for draw in range(DRAWS):
             chosen = handful(labels, self.plan.shots, draw)
             others = sorted(set(range(len(labels))) - set(chosen))
-            adapted = adapt(model, [texts[i] for i in chosen], [labels[i] for i in chosen])
+            adapted = adapt_frozen(model, [texts[i] for i in chosen], [labels[i] for i in chosen])
             answers: list[Any] = adapted.predict([texts[i] for i in others])
             scores.append(float(np.mean([answers[n].label == labels[i] for n, i in enumerate(others)])))
         return float(np.mean(scores))
