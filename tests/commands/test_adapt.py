@@ -24,7 +24,7 @@ def test_adapted_models_predict_and_are_evaluated(
     out = tmp_path / "adapted"
     assert litebert("adapt", "--examples", few, "--out", out) == 0
     told = capsys.readouterr().err
-    for part in ("12 examples of 3 classes", "of examples left out ", "next: echo"):
+    for part in ("12 examples of 3 classes", "leave-one-out accuracy ", "next: echo"):
         assert part in told
     (tmp_path / "new.txt").write_text("".join(f"{text}\n" for text in NEW), encoding="utf-8")
     assert litebert("predict", "--model", out, "--input", tmp_path / "new.txt") == 0
@@ -114,8 +114,8 @@ def test_a_tagger_is_made_from_a_few_sentences(tmp_path: Path, capsys: pytest.Ca
     few.write_text("\n".join(lines), encoding="utf-8")
     assert litebert("adapt", "--task", "tag", "--examples", few, "--out", out) == 0
     told = capsys.readouterr().err
-    assert "12 sentences with 24 spans of 2 kinds" in told
-    assert "in sentences left out spans are found with an F1 of " in told
+    assert "12 sentences with 24 spans of 2 labels" in told
+    assert "leave-one-out F1 of the spans " in told
     (tmp_path / "new.txt").write_text("we met Peter in London\n", encoding="utf-8")
     assert litebert("predict", "--model", out, "--input", tmp_path / "new.txt") == 0
     spans = json.loads(capsys.readouterr().out)["spans"]

@@ -108,7 +108,7 @@ def test_only_passes_that_were_learned_are_taken(
     for wrong in (0, most + 1):
         assert litebert("predict", *given, "--passes", wrong) == 2
         told = capsys.readouterr()
-        assert f"passes={wrong} must lie between 1 and the {most} that the model has learned with" in told.err
+        assert f"passes={wrong} must lie between 1 and the {most} that the model was trained with" in told.err
         assert not told.out
 
 

@@ -28,8 +28,8 @@ def test_a_classifier_becomes_smaller_and_its_score_is_told(
     assert after >= 0.9 * before
     assert 0 < figures["off_by_pass"][-1] < 0.2
     assert json.loads((out / "run.json").read_text())["command"] == "quantize"
-    assert "in eight bits" in repr(load(out))
-    assert "in eight bits" not in repr(load(out, engine="torch"))
+    assert "int8" in repr(load(out))
+    assert "int8" not in repr(load(out, engine="torch"))
     assert litebert("evaluate", "--model", out, "--data", tmp_path / "some.csv", "--json") == 0
     assert json.loads(capsys.readouterr().out)["metrics"]["accuracy"] == pytest.approx(after)
     assert litebert("quantize", *given, "--out", out) == 2

@@ -204,7 +204,7 @@ def test_an_index_is_not_made_among_other_things(
     (tmp_path / "models" / "config.json").write_text("{}")
     flags = ("--index", tmp_path / "models", "--model", start, "--add", tmp_path / "texts.txt")
     assert litebert("search", *flags) == 2
-    assert "holds something else (config.json)" in capsys.readouterr().err
+    assert "holds other files (config.json)" in capsys.readouterr().err
     assert [file.name for file in (tmp_path / "models").iterdir()] == ["config.json"]
 
 

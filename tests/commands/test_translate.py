@@ -207,7 +207,7 @@ def test_fewer_passes_are_refused(taught: Path, tmp_path: Path, capsys: pytest.C
     out = tmp_path / "out.jsonl"
     given = ("--model", taught / "model", "--input", taught / "valid.en", "--output", out)
     assert litebert("predict", *given, "--passes", 1) == 2
-    assert "passes=1: translate reads at depths that it has learned; leave it out" in capsys.readouterr().err
+    assert "passes=1: translate reads at depths of its own choice; leave it out" in capsys.readouterr().err
     assert not out.exists()
 
 

@@ -97,7 +97,7 @@ def test_what_is_better_is_used_and_says_what_it_knows_from_examples_it_has_not_
     assert again.predict(texts[:4]) == found.predict(texts[:4])
     more = again.add_examples(["eggs and butter", "butter and bread"], ["c", "c"])
     assert more.evidence.tier == "full"
-    assert more.evidence.remarks[-1] == "2 examples came after it was adapt_with_tier and are not in the share"
+    assert more.evidence.remarks[-1] == "2 examples were added after the tuning and are not in the accuracy"
     more.save(tmp_path / "more")
     assert litebert.load(tmp_path / "more").predict(texts[:4]) == more.predict(texts[:4])
 
@@ -133,12 +133,12 @@ def test_small_changes_are_saved_beside_the_examples(
     assert again.predict(texts) == found.predict(texts)
     assert again.evidence == found.evidence
     assert again.tuning == found.tuning
-    for one in (found, again):  # unknown is told by halves that it was not adapt_with_tier on, not by its own examples
+    for one in (found, again):  # `unknown` compares with held-out examples, not with those it was tuned on
         assert isinstance(one.task, FewShot)
         assert one.tuning is not None
         assert one.task.familiar == sorted(one.tuning.familiar)
     assert not torch.allclose(torch.from_numpy(again.embed(texts)), torch.from_numpy(base.embed(texts)))
-    more = litebert.adapt(again, ["eggs", "milk"], ["c", "c"], budget_s=ENOUGH)  # nothing is adapt_with_tier again
+    more = litebert.adapt(again, ["eggs", "milk"], ["c", "c"], budget_s=ENOUGH)  # nothing is tuned again
     assert (more.evidence.tier, more.evidence.accuracy) == ("fast", found.evidence.accuracy)
     assert more.adapters is again.adapters
 
@@ -147,7 +147,7 @@ def test_small_changes_are_saved_beside_the_examples(
 def test_labels_that_mean_nothing_are_told_no_better_than_by_chance(
     model: Model, tier: contrast.TunedTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However much was adapt_with_tier: left out of the equation alone, the examples would all look right."""
+    """However much was tuned: left out of the equation alone, the examples would all look right."""
     monkeypatch.setattr(contrast, "MIN_STEPS", 25)
     monkeypatch.setitem(contrast.LEARNING_RATES, tier, 1e-2)
     shares, sure = [], []

@@ -328,6 +328,6 @@ def test_inspecting_a_text_leaves_the_encoder_alone(
 def test_a_translator_has_no_answers_after_fewer_passes(client: Any) -> None:
     told = client.post("/predict/translate", json={"inputs": [TEXTS[0]], "passes": 1})
     assert (told.status_code, told.json()["error"]["message"]) == (
-        400, "passes=1: translate reads at depths that it has learned; leave it out",
+        400, "passes=1: translate reads at depths of its own choice; leave it out",
     )  # fmt: skip
     assert client.post("/inside", json={"text": TEXTS[0], "model": "translate"}).json()["by_depth"] == []

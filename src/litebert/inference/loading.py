@@ -15,7 +15,7 @@ from litebert import builtin
 from litebert.errors import CheckpointError, ConfigError
 from litebert.inference.model import Model
 from litebert.interop.formats import is_here, load_any
-from litebert.model.backends.int8 import has_int8, enable_int8
+from litebert.model.backends.int8 import enable_int8, has_int8
 
 Engine = Literal["auto", "torch", "bf16", "int8"]
 
