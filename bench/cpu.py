@@ -41,7 +41,7 @@ from litebert.compress.quantize import quantized
 from litebert.data.batches import Example, batches_by_length, pad
 from litebert.data.corpus import read_lines
 from litebert.inference import Model
-from litebert.inference.exported import by_session
+from litebert.inference.exported import run_session
 from litebert.interop.onnx import Vectors, graph_of
 from litebert.interop.onnx_int8 import quantize_graph
 from litebert.model.backends.int8 import enable_int8
@@ -94,7 +94,7 @@ def ours(folder: Path, examples: list[Example], work: Path) -> dict[str, Answer]
 
         def by_graph(texts: list[str]) -> Any:
             batch = pad(model.tokenizer.encode(texts, max_length=model.max_length), model.tokenizer.pad_id)
-            return by_session(session, batch)["sentence_embedding"]
+            return run_session(session, batch)["sentence_embedding"]
 
         found["litebert export --int8, ONNX Runtime"] = by_graph
     return found

@@ -66,7 +66,7 @@ def batch_of(texts: Sequence[str], others: Sequence[str] | None = None) -> Batch
 
 
 @torch.no_grad()
-def states_of(depths: Sequence[int], batch: Batch, exact: bool = False) -> list[Tensor]:
+def states_after(depths: Sequence[int], batch: Batch, exact: bool = False) -> list[Tensor]:
     """The built-in model's hidden states, (B, L, H), after each of these passes, in bfloat16 or in float32."""
     with nullcontext() if exact else built_in().answering():
         read = batch.input_ids, batch.attention_mask, batch.token_type_ids
@@ -95,7 +95,7 @@ def turns(deepest: int) -> tuple[list[float], list[float]]:
     """By how many degrees each pass turns the states of tokens, and how far it moves them, as a share of their
     length."""
     batch = batch_of(whole_passages())
-    states = [state[batch.real] for state in states_of(range(deepest + 1), batch, exact=True)]  # (T, H) each
+    states = [state[batch.real] for state in states_after(range(deepest + 1), batch, exact=True)]  # (T, H) each
     angles = [torch.cosine_similarity(a, b, dim=-1).clamp(-1, 1).acos().rad2deg() for a, b in pairwise(states)]
     moves = [(b - a).norm(dim=-1) / a.norm(dim=-1) for a, b in pairwise(states)]
     return [float(one.mean()) for one in angles], [float(one.mean()) for one in moves]
@@ -113,7 +113,7 @@ def orders_at(depths: Sequence[int], cuts: Sequence[int] = (2, 4)) -> np.ndarray
     for sentences in passages():
         parts = [(" ".join(sentences[:cut]), " ".join(sentences[cut:])) for cut in cuts]
         pairs = [pair for a, b in parts for pair in ((a, b), (b, a))]
-        states = states_of(depths, batch_of([a for a, _ in pairs], [b for _, b in pairs]))
+        states = states_after(depths, batch_of([a for a, _ in pairs], [b for _, b in pairs]))
         said = [head(model.encoder.pool(state[:, 0])).softmax(-1)[:, 0] for state in states]
         answers.append(torch.stack(said).view(len(depths), len(cuts), 2))
     return torch.stack(answers, dim=1).numpy()
@@ -160,7 +160,7 @@ def found_after(depths: Sequence[int], kind: MaskUnit, seeds: int) -> tuple[np.n
         places = torch.from_numpy(chosen)
         truth = batch.input_ids[places]
         shown = batch.input_ids.masked_fill(places, model.tokenizer.mask_id)
-        for number, state in enumerate(states_of(depths, Batch(shown, batch.attention_mask, batch.token_type_ids))):
+        for number, state in enumerate(states_after(depths, Batch(shown, batch.attention_mask, batch.token_type_ids))):
             said = head(state[places], model.encoder.word_embeddings.weight).argmax(-1)
             right[number] += int((said == truth).sum())
         hidden += len(truth)
@@ -178,7 +178,7 @@ def queues_after(depths: Sequence[int], shots: int, draws: int) -> np.ndarray:
     means: list[list[Tensor]] = [[] for _ in depths]
     for start in range(0, len(texts), 40):
         batch = batch_of(texts[start : start + 40])
-        for found, state in zip(means, states_of(depths, batch), strict=True):
+        for found, state in zip(means, states_after(depths, batch), strict=True):
             found += [one[real].mean(0) for one, real in zip(state, batch.real, strict=True)]
     scores = np.zeros((len(depths), draws))
     for number, found in enumerate(means):

@@ -32,7 +32,7 @@ from litebert.fewshot.feature_sets import token_frequency
 from litebert.inference import Model
 from litebert.model.sentence_head import SentenceMap, weighted_mean, whitened
 from litebert.tasks import Regress
-from litebert.tasks.base import hidden_of
+from litebert.tasks.base import hidden_states
 from litebert.tasks.text import TextInput
 
 SHORTEST, LONGEST = 8, 60  # tokens of a sentence that is looked at
@@ -124,7 +124,7 @@ def read(model: Model, texts: list[str], seed: int, counts: dict[str, np.ndarray
         some = order[start : start + size]
         batch = partly_hidden(model, [texts[number] for number in some], generator).to(model.device)
         with torch.autocast(model.device.type, torch.bfloat16, enabled=model.bf16):
-            states = hidden_of(model.encoder, batch)  # (n, L, H)
+            states = hidden_states(model.encoder, batch)  # (n, L, H)
         for name, tokens in weights.items():
             found[name][some] = weighted_mean(states, tokens[batch.input_ids] * batch.real).cpu().numpy()
     return found

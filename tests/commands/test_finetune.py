@@ -140,7 +140,7 @@ def test_the_saved_folder_answers_with_records_of_its_task(taught: tuple[str, Pa
     (tmp_path / "in.txt").write_text("".join((x if isinstance(x, str) else json.dumps(x)) + "\n" for x in asked))
     out = tmp_path / "out.jsonl"
     assert litebert("predict", "--model", folder / "out", "--input", tmp_path / "in.txt", "--output", out) == 0
-    names = {field.name for field in fields(OUTPUTS[task]) if field.metadata.get("told", True)}
+    names = {field.name for field in fields(OUTPUTS[task]) if field.metadata.get("serialized", True)}
     assert [set(json.loads(line)) for line in out.read_text(encoding="utf-8").splitlines()] == [names] * len(asked)
 
 

@@ -108,7 +108,7 @@ def test_graphs_translate_the_same(taught: Path, tmp_path: Path, capsys: pytest.
              "source": source, "written": written},
         )  # fmt: skip
         ids.append(int(scores.argmax()))
-    model.task.how = Search(1, 1.0)  # type: ignore[union-attr]
+    model.task.search = Search(1, 1.0)  # type: ignore[union-attr]
     (greedy,) = model.predict(["rain thunder map train"])
     assert model.task.target.decode(ids[1:-1]) == greedy.translation  # type: ignore[union-attr]
     assert litebert("export", *given, "--int8", "--out", tmp_path / "eight") == 0
@@ -199,7 +199,7 @@ def test_every_setting_of_the_decoder_reaches_the_model(
     searched.clear()
     model.predict(["rain"])
     assert searched == [3]
-    assert model.task.how == Search(3, 0.5)  # type: ignore[union-attr]
+    assert model.task.search == Search(3, 0.5)  # type: ignore[union-attr]
     assert len(model.albert.heads["translate"].writing) == 1  # type: ignore[arg-type]
 
 
@@ -218,7 +218,9 @@ def test_a_frozen_encoder_is_asked_once_if_there_is_room(
     """For any task: it learns the same whether states are kept or read again at every step."""
     monkeypatch.setattr(_finetuning_plan, "STATES_LIMIT_BYTES", limit)
     asked = []
-    monkeypatch.setattr(_frozen, "states_of", lambda *given, real=_frozen.states_of: asked.append(1) or real(*given))
+    monkeypatch.setattr(
+        _frozen, "states_after", lambda *given, real=_frozen.states_after: asked.append(1) or real(*given)
+    )
     out = tmp_path / "out"
     assert litebert(
         "finetune", "--model", flow.pretrained, "--train", flow.examples, "--valid", flow.examples, "--out", out,

@@ -14,7 +14,7 @@ from litebert.compress.teachers import bert_of
 from litebert.data.batches import Batch, Example, collate
 from litebert.errors import ConfigError
 from litebert.inference import Model
-from litebert.tasks.base import hidden_of
+from litebert.tasks.base import hidden_states
 from tests.interop.berts import make_bert
 
 TEXTS = ["the order was late", "thanks", "where is the money now", "great help", "love is bad", "abc def ghi"]
@@ -60,7 +60,7 @@ def test_a_simple_bert_becomes_the_same_in_fewer_parameters(tmp_path: Path) -> N
     for texts in (TEXTS, UNREAD):  # words that the texts do not have, too
         batch = batch_of(bert, texts)
         with torch.no_grad():
-            wanted, found = (hidden_of(one.encoder, batch) for one in (bert, albert))
+            wanted, found = (hidden_states(one.encoder, batch) for one in (bert, albert))
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
     with torch.no_grad():
         torch.testing.assert_close(albert.encoder.pool(found[:, 0]), bert.encoder.pool(wanted[:, 0]), atol=1e-5, rtol=0)

@@ -15,7 +15,7 @@ from litebert.errors import CheckpointError, LitebertError
 from litebert.interop.bert import load_bert
 from litebert.interop.formats import load_any
 from litebert.interop.huggingface import save_folder
-from litebert.tasks.base import hidden_of
+from litebert.tasks.base import hidden_states
 from tests.interop.berts import make_bert
 
 TEXTS = ["the order was late", "thanks", "where is the money now xyz"]
@@ -47,7 +47,7 @@ def test_states_are_transformers(kind: str, tmp_path: Path) -> None:
     batch = batch_of(folder)
     with torch.no_grad():
         wanted = theirs.base_model(**inputs_of(batch, theirs)).last_hidden_state[batch.real]
-        torch.testing.assert_close(hidden_of(folder.model.encoder, batch)[batch.real], wanted, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(hidden_states(folder.model.encoder, batch)[batch.real], wanted, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["BertForSequenceClassification", "RobertaForSequenceClassification"])
@@ -79,7 +79,7 @@ def test_hidden_words_are_guessed_as_in_transformers(kind: str, tmp_path: Path) 
         said = theirs(**inputs_of(batch, theirs))
         wanted = getattr(said, "prediction_logits", None)
         wanted = (said.logits if wanted is None else wanted)[batch.real]
-        states = hidden_of(folder.model.encoder, batch)[batch.real]
+        states = hidden_states(folder.model.encoder, batch)[batch.real]
         ours = folder.model.heads["mlm"](states, folder.model.encoder.word_embeddings.weight)
     torch.testing.assert_close(ours, wanted, atol=1e-5, rtol=1e-5)
 
@@ -94,8 +94,8 @@ def test_it_can_be_saved_as_an_albert_that_shares_nothing(tmp_path: Path) -> Non
     with torch.no_grad():
         wanted, found = (one(**inputs_of(batch, theirs)).last_hidden_state[batch.real] for one in (theirs, albert))
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
-        again = hidden_of(load_any(tmp_path / "albert").model.encoder, batch)
-        assert torch.equal(again, hidden_of(folder.model.encoder, batch))
+        again = hidden_states(load_any(tmp_path / "albert").model.encoder, batch)
+        assert torch.equal(again, hidden_states(folder.model.encoder, batch))
 
 
 def test_a_sentence_transformers_folder_says_how_long_texts_are(tmp_path: Path) -> None:

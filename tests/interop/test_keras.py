@@ -74,7 +74,7 @@ def expected(name: str) -> dict[str, torch.Tensor]:
         return {key: torch.from_numpy(array) for key, array in arrays.items()}
 
 
-def hidden_of(albert: Albert, given: dict[str, torch.Tensor]) -> torch.Tensor:
+def hidden_states(albert: Albert, given: dict[str, torch.Tensor]) -> torch.Tensor:
     with torch.no_grad():
         return albert.encoder(given["input_ids"], given["attention_mask"], given["token_type_ids"])
 
@@ -87,7 +87,7 @@ def difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 def test_a_preset_of_keras_hub_gives_its_numbers(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     given = expected(name)
     albert = read_with(TOKENIZER if name == "half" else None, PRESETS / name).model
-    hidden, real = hidden_of(albert, given), given["attention_mask"].bool()
+    hidden, real = hidden_states(albert, given), given["attention_mask"].bool()
     pooled = albert.encoder.pooler(hidden[:, 0]).tanh()
     found = difference(hidden[real], given["hidden"][real]), difference(pooled, given["pooled"])
     with capsys.disabled():
@@ -99,7 +99,7 @@ def test_the_head_for_hidden_words_comes_with_a_preset() -> None:
     given, folder = expected("masked_lm"), load_any(PRESETS / "masked_lm")
     assert isinstance(folder.task, Mask)
     real, head = given["attention_mask"].bool(), folder.model.heads["mlm"]
-    hidden, table = hidden_of(folder.model, given), folder.model.encoder.word_embeddings.weight
+    hidden, table = hidden_states(folder.model, given), folder.model.encoder.word_embeddings.weight
     assert difference(head(hidden, table)[real], given["logits"][real]) <= 1e-3
     head.norm.eps = 1e-5  # which theirs has
     assert difference(head(hidden, table)[real], given["logits"][real]) <= HIDDEN_TOLERANCE
@@ -109,7 +109,7 @@ def test_a_classifier_comes_with_a_preset() -> None:
     given, folder = expected("classifier"), load_any(PRESETS / "classifier")
     assert isinstance(folder.task, Classify)
     assert folder.task.labels == ["LABEL_0", "LABEL_1", "LABEL_2"]
-    pooled = folder.model.encoder.pooler(hidden_of(folder.model, given)[:, 0]).tanh()
+    pooled = folder.model.encoder.pooler(hidden_states(folder.model, given)[:, 0]).tanh()
     assert difference(folder.model.heads["classify"](pooled), given["logits"]) <= HIDDEN_TOLERANCE
     assert folder.model.config.hidden_dropout_prob == folder.model.config.attention_probs_dropout_prob == 0.1
 
@@ -232,7 +232,7 @@ def test_the_encoder_of_a_whole_model_is_found_and_its_head_named(tmp_path: Path
     assert "optimizer" not in str(told[0].message)
     given = expected("masked_lm")
     real = given["attention_mask"].bool()
-    assert difference(hidden_of(folder.model, given)[real], given["hidden"][real]) <= HIDDEN_TOLERANCE
+    assert difference(hidden_states(folder.model, given)[real], given["hidden"][real]) <= HIDDEN_TOLERANCE
 
 
 def test_names_of_former_versions_are_known(tmp_path: Path) -> None:

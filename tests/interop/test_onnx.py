@@ -17,7 +17,7 @@ from litebert.errors import ConfigError
 from litebert.fewshot import Adapted
 from litebert.fewshot.adapt import adapt_frozen as adapt
 from litebert.inference import Model
-from litebert.inference.exported import by_session
+from litebert.inference.exported import run_session
 from litebert.interop.onnx import Answers, Vectors, graph_of, program_of
 from litebert.interop.onnx_int8 import quantize_graph
 from litebert.model import Albert, AlbertConfig, pretraining_heads
@@ -72,7 +72,7 @@ def furthest(graph: onnx.ModelProto, module: torch.nn.Module) -> float:
     session = session_of(graph)
     with torch.inference_mode():
         return max(
-            distance(by_session(session, batch), module(batch.input_ids, batch.real.long(), batch.token_type_ids))
+            distance(run_session(session, batch), module(batch.input_ids, batch.real.long(), batch.token_type_ids))
             for batch in batches()
         )
 
@@ -129,7 +129,7 @@ def test_the_built_in_model_is_as_small_as_its_weights() -> None:
             assert graph.ByteSize() < 13e6
         session = session_of(graph)
         for ids, vector in zip(encoded, truth, strict=True):
-            found = by_session(session, Batch(ids, None, torch.zeros_like(ids)))["sentence_embedding"]
+            found = run_session(session, Batch(ids, None, torch.zeros_like(ids)))["sentence_embedding"]
             assert distance({"": found[0]}, {"": torch.from_numpy(vector)}) < close
 
 
@@ -201,9 +201,9 @@ def test_an_adapted_model_answers_the_same(model: Model, kind: str) -> None:
     truth = adapted.predict(asked)
     both = [[one] if isinstance(one, str) else list(one) for one in asked]
     encoded = [model.tokenizer.encode([one[0]], [one[1]] if len(one) > 1 else None)[0] for one in both]
-    together = by_session(session, pad(encoded, model.tokenizer.pad_id))
+    together = run_session(session, pad(encoded, model.tokenizer.pad_id))
     for row, (encoding, answer) in enumerate(zip(encoded, truth, strict=True)):
-        alone = by_session(session, pad([encoding], model.tokenizer.pad_id))
+        alone = run_session(session, pad([encoding], model.tokenizer.pad_id))
         for found in (alone, {name: values[row : row + 1] for name, values in together.items()}):
             expected = [answer.probabilities[label] for label in adapted.labels]
             np.testing.assert_allclose(found["probabilities"][0], expected, atol=1e-4)
@@ -219,6 +219,6 @@ def test_an_adapted_model_in_eight_bits(model: Model, monkeypatch: pytest.Monkey
     graph = graph_of(Answers(adapted.albert, adapted.task), model.max_length)
     quantize_graph(graph)
     assert onnx.TensorProto.INT8 in {one.data_type for one in graph.graph.initializer}
-    found = by_session(session_of(graph), pad(model.tokenizer.encode(asked), model.tokenizer.pad_id))
+    found = run_session(session_of(graph), pad(model.tokenizer.encode(asked), model.tokenizer.pad_id))
     expected = [[answer.probabilities[label] for label in adapted.labels] for answer in adapted.predict(asked)]
     np.testing.assert_allclose(found["probabilities"], expected, atol=0.15)

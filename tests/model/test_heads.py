@@ -13,7 +13,7 @@ from litebert.data.batches import Batch, pad
 from litebert.errors import ConfigError
 from litebert.model import Albert, AlbertConfig, HeadKind, TextHead, TokenHead
 from litebert.tasks import Classify
-from litebert.tasks.base import hidden_of
+from litebert.tasks.base import hidden_states
 from litebert.tokenizer import Tokenizer
 from tests.conftest import PROSE
 
@@ -37,7 +37,7 @@ def text_scores(albert: Albert, batch: Batch) -> Tensor:  # (S, C)
 
 
 def token_scores(albert: Albert, batch: Batch) -> Tensor:  # (S, L, C)
-    return albert.heads["tag"](hidden_of(albert.encoder, batch), batch.real)
+    return albert.heads["tag"](hidden_states(albert.encoder, batch), batch.real)
 
 
 def albert_with(config: AlbertConfig, kind: HeadKind) -> Albert:

@@ -91,7 +91,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> d
         task="translate", train=place, out=place, target_vocab_size=64, decoder=DecoderSettings(hidden_size=16)
     )
     writes = Translate.learn_from(TRANSLATED, **settings.task_options())
-    writes, _ = writes.to_save(writes.head(config))
+    writes, _ = writes.for_saving(writes.head(config))
     for name, task in (TASKS | {"translate": writes}).items():
         heads = pretraining_heads(config) if name == "mask" else {task.head_name: task.head(config)}
         albert = base if name == "mask" else Albert(config, heads)

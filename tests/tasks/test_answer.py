@@ -43,7 +43,7 @@ def asked(context: str, *answers: str, question: str = "When?") -> AnswerInput:
 
 def oracle(task: Answer, record: AnswerInput, example: Example) -> Scores:
     """What a model that knows the answer says."""
-    rows = task.labelled([record], [example])
+    rows = task.training_examples([record], [example])
     start, end = torch.zeros(2, len(rows), example.length)
     for number, row in enumerate(rows):
         start[number, row.target[0]] = end[number, row.target[1]] = 9.0
@@ -82,7 +82,7 @@ def test_an_answer_that_the_context_lacks_counts_in_evaluation_and_is_listed_in_
     ]
     task = Answer.learn_from(records)
     examples = task.features(records, tokenizer, 64)
-    assert len(task.labelled(records, examples)) == 2
+    assert len(task.training_examples(records, examples)) == 2
     assert len(task.left_out) == 1
     assert "question lost: the answer 'half past five' does not stand in the context" in task.left_out[0]
     outputs = [
@@ -91,7 +91,7 @@ def test_an_answer_that_the_context_lacks_counts_in_evaluation_and_is_listed_in_
     ]
     right = [replace(output, text="half past five") for output in outputs]
     assert task.metrics(records[1:2], right[1:2]) == {"exact": 1.0, "f1": 1.0}
-    task.labelled(records[:1], examples[:1])
+    task.training_examples(records[:1], examples[:1])
     assert task.left_out == []
 
 
@@ -146,7 +146,7 @@ def test_an_answer_in_a_late_window_is_found(tokenizer: Tokenizer) -> None:
     record = asked(context, "xylophones")
     task = Answer(allow_impossible=True)
     (example,) = task.features([record], tokenizer, 48)
-    targets = np.array([row.target for row in task.labelled([record], [example])])
+    targets = np.array([row.target for row in task.training_examples([record], [example])])
     assert len(example.sequences) > 8
     assert all(len(window.ids) <= 48 for window in example.sequences)
     assert targets[0].tolist() == [0, 0, 1]
@@ -162,7 +162,7 @@ def test_a_window_has_an_answer_only_whole(tokenizer: Tokenizer) -> None:
     for record, example in zip(records, task.features(records, tokenizer, 40), strict=True):
         assert record.answers is not None
         start = record.answers[0].start
-        for window, row in zip(example.notes.windows, task.labelled([record], [example]), strict=True):
+        for window, row in zip(example.notes.windows, task.training_examples([record], [example]), strict=True):
             offsets = example.notes.offsets[window.start : window.end]
             shown = offsets[0][0] <= start and start + len(record.answers[0].text) <= offsets[-1][1]
             assert row.target[2] == (not shown)
@@ -176,7 +176,7 @@ def test_null_needs_every_window_to_say_so(tokenizer: Tokenizer) -> None:
     task = Answer(allow_impossible=True)
     (example,) = task.features([record], tokenizer, 48)
     scores = oracle(task, record, example)
-    assert all(row.target.tolist() == [0, 0, 1] for row in task.labelled([record], [example]))
+    assert all(row.target.tolist() == [0, 0, 1] for row in task.training_examples([record], [example]))
     silent = task.answer(record, example, scores)
     assert (silent.text, silent.start, silent.end) == ("", 0, 0)
     assert silent.probability == silent.no_answer_probability > 0.9
@@ -248,7 +248,7 @@ def test_an_answer_that_lies_across_two_windows_gets_one_of_its_own(tokenizer: T
         text = context[first:after].strip()
         record = AnswerInput("?", context, (GoldAnswer(text, first),))
         (example,) = task.features([record], tokenizer, 40)
-        rows = task.labelled([record], [example])
+        rows = task.training_examples([record], [example])
         if not rows:
             continue  # it is longer than a window
         added += len(rows) - len(example.sequences)
@@ -269,14 +269,14 @@ def test_an_answer_longer_than_every_window_is_listed(tokenizer: Tokenizer) -> N
     context = " ".join(PROSE[:5])
     record = asked(context, context)
     task = Answer()
-    assert task.labelled([record], task.features([record], tokenizer, 40)) == []
+    assert task.training_examples([record], task.features([record], tokenizer, 40)) == []
     assert "fits into no window; shorten it" in task.left_out[0]
 
 
 def test_questions_without_answers_cannot_be_learned_from(tokenizer: Tokenizer) -> None:
     record = AnswerInput("Who?", CONTEXT)
     with pytest.raises(DataError, match="'Who\\?': no answer to learn from"):
-        Answer().labelled([record], Answer().features([record], tokenizer, 64))
+        Answer().training_examples([record], Answer().features([record], tokenizer, 64))
 
 
 @pytest.mark.parametrize(("answer", "expected"), [("五" * 8, 30), ("五" * 45, 45), ("五" * 200, 60), ("one two", 30)])
@@ -356,7 +356,7 @@ def test_a_head_that_cannot_answer_is_refused() -> None:
 
 def labelled_batch(task: Answer, tokenizer: Tokenizer) -> Batch:
     records = [asked(PROSE[0], "weather"), asked(PROSE[1][:60], "the old bridge"), AnswerInput("Who?", PROSE[2], ())]
-    return collate(task.labelled(records, task.features(records, tokenizer, 64)), tokenizer.pad_id)
+    return collate(task.training_examples(records, task.features(records, tokenizer, 64)), tokenizer.pad_id)
 
 
 def test_the_linear_head_is_transformers(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -489,7 +489,7 @@ def test_a_tiny_model_learns_a_few_questions_by_heart(model: Model, head: str) -
     albert = Albert(model.config, {"answer": task.head(model.config)})
     student = Model(albert, model.tokenizer, task)
     examples = task.features(records, model.tokenizer, 64)
-    batch = collate(task.labelled(records, examples), model.tokenizer.pad_id)
+    batch = collate(task.training_examples(records, examples), model.tokenizer.pad_id)
     optimizer = torch.optim.AdamW(albert.parameters(), lr=4e-3)
     first = task.loss(task.scores(albert, batch), batch).item()
     for step in range(300):
@@ -544,7 +544,7 @@ def test_the_answers_of_the_standard_sets_come_back_from_their_tokens(
     assert (len(records), sum(record.impossible for record in records)) == (questions, impossible)
     task = Answer.learn_from(records, max_answer_tokens=200)
     examples = task.features(records, reader, 384)
-    rows = task.labelled(records, examples)
+    rows = task.training_examples(records, examples)
     assert task.left_out == []
     assert len(rows) == sum(len(example.sequences) for example in examples) > questions
     assert aligned(task, records, examples) >= 0.97

@@ -297,15 +297,15 @@ def test_the_baseline_is_the_best_place_or_chance(answers: list[int], expected: 
 
 def test_the_prior_loss_is_that_of_knowing_nothing() -> None:
     task, records = Choose(), [asked("x", "y"), asked(*"wxyz")]
-    examples = task.labelled(records, [Example([]), Example([])])
-    assert task.prior_loss(examples) == pytest.approx((math.log(2) + math.log(4)) / 2)
+    examples = task.training_examples(records, [Example([]), Example([])])
+    assert task.constant_answer_loss(examples) == pytest.approx((math.log(2) + math.log(4)) / 2)
 
 
 def test_another_head_and_a_missing_answer_are_refused() -> None:
     with pytest.raises(ConfigError, match="head='cnn' is not for this task"):
         Choose.learn_from([], "cnn")
     with pytest.raises(DataError, match="'which one': no answer to learn from"):
-        Choose().labelled([asked("x", "y", answer=None)], [Example([])])
+        Choose().training_examples([asked("x", "y", answer=None)], [Example([])])
 
 
 def test_a_tiny_model_learns_made_up_questions_of_any_number_of_options(tokenizer: Tokenizer) -> None:
@@ -325,7 +325,7 @@ def test_a_tiny_model_learns_made_up_questions_of_any_number_of_options(tokenize
     torch.manual_seed(0)
     task = Choose.learn_from(records)
     model = Model(Albert(config, {task.head_name: task.head(config)}), tokenizer, task, max_length=32)
-    batch = collate(task.labelled(records, task.features(records, tokenizer, 32)), tokenizer.pad_id)
+    batch = collate(task.training_examples(records, task.features(records, tokenizer, 32)), tokenizer.pad_id)
     assert len(batch.owner) > sum(len(record.options) for record in records)  # there are windows
     optimizer = torch.optim.AdamW(model.albert.parameters(), lr=3e-3)
     for _ in range(250):

@@ -13,7 +13,7 @@ from litebert.data.windows import Window
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.inference import Model
 from litebert.model import Albert
-from litebert.tasks.classify import IMBALANCE, Classify, ClassifyOutput
+from litebert.tasks.classify import IMBALANCE_RATIO, Classify, ClassifyOutput
 from litebert.tasks.text import TextInput
 from tests.conftest import peer
 from tests.tasks.test_text import MADE_UP, learned, scored
@@ -189,8 +189,8 @@ def test_nothing_is_said_of_a_rarer_class_where_there_is_none(labels: list[str],
 
 def test_imbalance_is_worth_a_remark_with_the_way_out() -> None:
     task = Classify(["a", "b"])
-    assert task.remarks(records(["a"] * (2 * IMBALANCE - 1) + ["b"] * 2)) == []
-    (remark,) = task.remarks(records(["a"] * 2 * IMBALANCE + ["b"] * 2))
+    assert task.remarks(records(["a"] * (2 * IMBALANCE_RATIO - 1) + ["b"] * 2)) == []
+    (remark,) = task.remarks(records(["a"] * 2 * IMBALANCE_RATIO + ["b"] * 2))
     assert "imbalance: 10 examples of 'a' and 2 of 'b'" in remark
     assert "--class-weights" in remark
 
@@ -198,15 +198,15 @@ def test_imbalance_is_worth_a_remark_with_the_way_out() -> None:
 def test_the_prior_loss_is_the_entropy_of_the_classes() -> None:
     task, truth = Classify(["a", "b", "c"]), [0] * 6 + [1] * 3 + [2]
     examples = [Example([], target) for target in truth]
-    assert task.prior_loss(examples) == pytest.approx(peer("scipy.stats").entropy([6, 3, 1]))
+    assert task.constant_answer_loss(examples) == pytest.approx(peer("scipy.stats").entropy([6, 3, 1]))
     constant = torch.tensor([0.6, 0.3, 0.1]).log().expand(10, 3)
-    assert task.prior_loss(examples) == pytest.approx(task.loss({"scores": constant}, batch_of(truth)).item())
+    assert task.constant_answer_loss(examples) == pytest.approx(task.loss({"scores": constant}, batch_of(truth)).item())
 
 
 @pytest.mark.parametrize(("weights", "smoothing"), [([1.0, 2.0, 6.0], 0.0), ([], 0.3)])
 def test_no_constant_answer_has_a_smaller_loss_than_the_prior(weights: list[float], smoothing: float) -> None:
     task, truth = Classify(["a", "b", "c"], "linear", weights, smoothing), [0] * 6 + [1] * 3 + [2]
-    prior = task.prior_loss([Example([], target) for target in truth])
+    prior = task.constant_answer_loss([Example([], target) for target in truth])
     assert prior is not None
     constant = torch.zeros(3, requires_grad=True)
     optimizer = torch.optim.LBFGS([constant], max_iter=100)

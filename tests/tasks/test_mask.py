@@ -12,7 +12,7 @@ import torch
 from litebert.errors import ConfigError, DataError
 from litebert.inference import Model
 from litebert.model import Albert
-from litebert.tasks.mask import Fill, Mask, MaskInput, MaskOutput, filled_text, hide
+from litebert.tasks.mask import Fill, Mask, MaskInput, MaskOutput, fill_text, mask_random_tokens
 from litebert.tokenizer import Tokenizer, train_wordpiece
 from tests.conftest import PROSE, peer
 
@@ -93,7 +93,7 @@ def test_a_sentencepiece_token_stands_in_the_user_s_own_text(
     tokenizer: Tokenizer, text: str, token: str, expected: str
 ) -> None:
     start = text.index("[MASK]")
-    assert filled_text(text, [(start, start + 6)], [number_of(tokenizer, token)], tokenizer) == expected
+    assert fill_text(text, [(start, start + 6)], [number_of(tokenizer, token)], tokenizer) == expected
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ def test_a_wordpiece_token_stands_in_the_user_s_own_text(
     wordpiece: Tokenizer, text: str, token: str, expected: str
 ) -> None:
     start = text.index("[MASK]")
-    assert filled_text(text, [(start, start + 6)], [number_of(wordpiece, token)], wordpiece) == expected
+    assert fill_text(text, [(start, start + 6)], [number_of(wordpiece, token)], wordpiece) == expected
 
 
 def test_a_word_that_was_added_to_the_vocabulary_stands_by_itself(tokenizer: Tokenizer) -> None:
     extended = tokenizer.extended(["zebra"])
-    assert filled_text("a[MASK]", [(1, 7)], [number_of(extended, "zebra")], extended) == "a zebra"
+    assert fill_text("a[MASK]", [(1, 7)], [number_of(extended, "zebra")], extended) == "a zebra"
 
 
 def test_an_answer_fills_every_mask_with_its_best_at_once(model: Model) -> None:
@@ -269,7 +269,7 @@ def test_score_and_fill_need_the_head_and_leave_training_as_it_was(model: Model)
 
 
 def test_hidden_tokens_are_what_the_model_cannot_see(model: Model) -> None:
-    records = hide(PROSE[:5], model.tokenizer, 64, seed=1)
+    records = mask_random_tokens(PROSE[:5], model.tokenizer, 64, seed=1)
     for record, example in zip(records, Mask().features(records, model.tokenizer, 64), strict=True):
         plain = model.tokenizer.encode([record.text], max_length=64)[0].ids
         masked = [at for at, number in enumerate(example.sequences[0].ids) if number == model.tokenizer.mask_id]
@@ -280,14 +280,14 @@ def test_hidden_tokens_are_what_the_model_cannot_see(model: Model) -> None:
 
 def test_hiding_depends_on_the_seed_and_spares_specials(tokenizer: Tokenizer) -> None:
     texts = ["rain [SEP] map [MASK]", "[SEP]", *PROSE[:4]]
-    assert hide(texts, tokenizer, 32, seed=1) == hide(texts, tokenizer, 32, seed=1)
-    assert hide(texts, tokenizer, 32, seed=1) != hide(texts, tokenizer, 32, seed=2)
-    records = hide(texts, tokenizer, 32, rate=0.99)
+    assert mask_random_tokens(texts, tokenizer, 32, seed=1) == mask_random_tokens(texts, tokenizer, 32, seed=1)
+    assert mask_random_tokens(texts, tokenizer, 32, seed=1) != mask_random_tokens(texts, tokenizer, 32, seed=2)
+    records = mask_random_tokens(texts, tokenizer, 32, rate=0.99)
     assert [record.text for record in records] == [texts[0], *texts[2:]]
     hidden = {token for record in records for token in record.truth}
     assert not hidden & set(tokenizer.specials.values())
     with pytest.raises(ConfigError, match="rate=0 must lie between 0 and 1"):
-        hide(texts, tokenizer, 32, rate=0)
+        mask_random_tokens(texts, tokenizer, 32, rate=0)
 
 
 def test_accuracy_counts_the_masks_whose_token_is_first_or_among_five() -> None:
@@ -304,7 +304,7 @@ def test_accuracy_counts_the_masks_whose_token_is_first_or_among_five() -> None:
 
 
 def test_bits_per_character_are_those_of_the_hidden_tokens(model: Model) -> None:
-    records = hide(PROSE[:5], model.tokenizer, 64, rate=0.3)
+    records = mask_random_tokens(PROSE[:5], model.tokenizer, 64, rate=0.3)
     bits, characters = 0.0, 0
     for record in records:
         ids = list(model.tokenizer.encode([record.text], max_length=64)[0].ids)
@@ -334,7 +334,7 @@ def test_the_baseline_is_the_commonest_tokens() -> None:
 
 
 def test_a_model_that_always_says_the_same_is_right_as_often_as_that_token_occurs(model: Model) -> None:
-    records = hide(PROSE[:11], model.tokenizer, 64, rate=0.3)
+    records = mask_random_tokens(PROSE[:11], model.tokenizer, 64, rate=0.3)
     number = number_of(model.tokenizer, "▁")
     with torch.no_grad():
         model.albert.heads["mlm"].bias[number] = 99  # type: ignore[operator]
@@ -346,5 +346,5 @@ def test_a_model_that_always_says_the_same_is_right_as_often_as_that_token_occur
 
 def test_tokens_hidden_beyond_what_the_model_reads_are_refused(model: Model) -> None:
     record = MaskInput("rain", hidden=(40,), truth=("x",), where="text 1")
-    with pytest.raises(DataError, match=r"text 1: token 40 is to be hidden.*hide with max_length=64"):
+    with pytest.raises(DataError, match=r"text 1: token 40 is to be hidden.*mask_random_tokens with max_length=64"):
         model.answer_records([record])

@@ -85,7 +85,7 @@ def test_labels_are_learned_sorted_from_all_records() -> None:
 
 def test_the_loss_is_torch_s_binary_cross_entropy() -> None:
     task, (records, scores) = Multilabel(LABELS), made_up(8)
-    examples = task.labelled(records, [Example([Window([2, 3], [0, 0], 1, 0, 0)])] * 8)
+    examples = task.training_examples(records, [Example([Window([2, 3], [0, 0], 1, 0, 0)])] * 8)
     truth = torch.tensor([[float(label in record.label) for label in LABELS] for record in records])
     expected = torch.nn.BCEWithLogitsLoss()(scores, truth)
     assert task.loss({"scores": scores}, collate(examples, 0)).item() == pytest.approx(expected.item())
@@ -158,11 +158,11 @@ def test_the_baseline_is_the_best_answer_that_is_the_same_for_all() -> None:
 
 def test_the_prior_loss_is_that_of_the_best_constant_scores() -> None:
     task, (records, _) = Multilabel(LABELS), made_up(50)
-    examples = task.labelled(records, [Example([Window([2, 3], [0, 0], 1, 0, 0)])] * 50)
+    examples = task.training_examples(records, [Example([Window([2, 3], [0, 0], 1, 0, 0)])] * 50)
     batch = collate(examples, 0)
     assert batch.targets is not None
     constant = batch.targets.mean(0).logit().expand(50, -1)
-    assert task.prior_loss(examples) == pytest.approx(task.loss({"scores": constant}, batch).item(), rel=1e-5)
+    assert task.constant_answer_loss(examples) == pytest.approx(task.loss({"scores": constant}, batch).item(), rel=1e-5)
 
 
 def test_thresholds_travel_with_the_folder(model: Model, tmp_path: Path) -> None:

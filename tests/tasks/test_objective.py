@@ -16,7 +16,7 @@ from litebert.errors import ConfigError
 from litebert.inference import Model
 from litebert.model import Albert
 from litebert.tasks import Classify, Multilabel, Regress
-from litebert.tasks.objective import ASCENTS, RADIUS, Adversarial, objective
+from litebert.tasks.objective import ASCENT_STEPS, NOISE_RADIUS, Adversarial, objective
 from litebert.tasks.text import TextInput
 from litebert.tokenizer import Tokenizer
 from tests.tasks.test_text import MADE_UP, learned
@@ -40,7 +40,7 @@ def task() -> Watched:
 
 @pytest.fixture
 def batch(task: Watched, tokenizer: Tokenizer) -> Batch:
-    return collate(task.labelled(LESSONS, task.features(LESSONS, tokenizer, 64)), tokenizer.pad_id)
+    return collate(task.training_examples(LESSONS, task.features(LESSONS, tokenizer, 64)), tokenizer.pad_id)
 
 
 @pytest.fixture
@@ -130,9 +130,9 @@ def test_the_noise_stays_within_its_radius_and_off_the_padding(
     task.noises = []
     objective(task, trained, batch, adversarial=adversarial)
     noises = [noise for noise in task.noises if noise is not None]
-    assert len(noises) == (ASCENTS + 1 if adversarial == "freelb" else 2)
+    assert len(noises) == (ASCENT_STEPS + 1 if adversarial == "freelb" else 2)
     words = trained.encoder.word_embeddings(batch.input_ids) * batch.real[..., None]
-    radius = RADIUS * words.flatten(1).norm(dim=1)
+    radius = NOISE_RADIUS * words.flatten(1).norm(dim=1)
     for noise in noises:
         length = noise.flatten(1).norm(dim=1)
         assert (length <= radius * 1.0001).all()

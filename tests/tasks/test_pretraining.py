@@ -20,7 +20,7 @@ from litebert.model import Albert, AlbertConfig, preset, pretraining_heads
 from litebert.model.config import Sharing
 from litebert.tasks.pretraining import (
     PretrainingObjective,
-    continued,
+    extrapolate,
     flops_per_token,
     grow_positions,
     grow_vocabulary,
@@ -244,7 +244,7 @@ def walk_of(steps: int) -> Tensor:
 def test_a_walk_that_turns_goes_on_turning() -> None:
     walk = walk_of(300)
     noise = 0.02 * torch.randn(100, 32, generator=torch.Generator().manual_seed(1))
-    close = continued(walk[:100] + noise, 200).float()
+    close = extrapolate(walk[:100] + noise, 200).float()
     assert (close - walk[100:]).norm() < 0.3 * (walk[100:] - walk.mean(0)).norm()
     assert close.norm(dim=1).mean() == pytest.approx(walk.norm(dim=1).mean().item(), rel=0.1)  # no shorter on the way
 

@@ -75,7 +75,7 @@ def test_a_new_model_starts_at_the_mean_of_the_labels(model: Model) -> None:
 def test_errors_count_in_units_of_the_labels_deviation() -> None:
     values = [10.0, 20.0, 60.0]
     task = Regress.learn_from(records(values))
-    examples = task.labelled(records(values), [Example([Window([2, 3], [0, 0], 1, 0, 0)])] * 3)
+    examples = task.training_examples(records(values), [Example([Window([2, 3], [0, 0], 1, 0, 0)])] * 3)
     predicted = (torch.tensor([[12.0], [25.0], [40.0]]) - np.mean(values)) / np.std(values)
     expected = np.mean(np.square([2, 5, -20]) / np.var(values))
     assert task.loss({"scores": predicted}, collate(examples, 0)).item() == pytest.approx(expected)
@@ -91,7 +91,7 @@ def test_the_unit_of_the_labels_makes_no_difference(model: Model, unit: float) -
 def test_what_is_saved_answers_the_number_itself(model: Model, tmp_path: Path) -> None:
     task = Regress(mean=50.0, deviation=20.0, spread=20.0)
     learning = with_head(model, task, max_length=64)
-    finished, head = task.to_save(learning.albert.heads["classify"])
+    finished, head = task.for_saving(learning.albert.heads["classify"])
     albert = litebert.model.Albert(model.config, {"classify": head})
     albert.encoder = learning.encoder
     Model(albert, model.tokenizer, finished, 64).save(tmp_path)
@@ -103,9 +103,9 @@ def test_what_is_saved_answers_the_number_itself(model: Model, tmp_path: Path) -
 def test_the_prior_loss_is_that_of_always_the_mean() -> None:
     values = [10.0, 20.0, 60.0, 11.0]
     task = Regress.learn_from(records(values))
-    examples = task.labelled(records(values), [Example([Window([2, 3], [0, 0], 1, 0, 0)])] * 4)
+    examples = task.training_examples(records(values), [Example([Window([2, 3], [0, 0], 1, 0, 0)])] * 4)
     always = torch.zeros(4, 1)
-    assert task.prior_loss(examples) == pytest.approx(1)
+    assert task.constant_answer_loss(examples) == pytest.approx(1)
     assert task.loss({"scores": always}, collate(examples, 0)).item() == pytest.approx(1)
     assert task.baseline(records(values)) == {"pearson": 0, "rmse": pytest.approx(np.std(values))}
 
@@ -136,7 +136,7 @@ def test_in_bfloat16_numbers_far_from_zero_keep_their_digits(model: Model) -> No
     task = Regress()
     task._mean, task._deviation = 1990.0, 15.0
     albert = with_head(model, task).albert
-    saved, head = task.to_save(albert.heads[task.head_name])
+    saved, head = task.for_saving(albert.heads[task.head_name])
     albert.heads[task.head_name] = head
     answerer = Model(albert.eval(), model.tokenizer, saved)
     exact = [answer.value for answer in answerer.predict(PROSE[:6])]

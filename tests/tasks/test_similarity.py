@@ -153,7 +153,7 @@ def test_multiple_negatives_are_those_of_sentence_transformers(hard: bool) -> No
 def test_a_text_that_stands_in_two_examples_is_no_negative(tokenizer: Tokenizer, model: Model) -> None:
     task = Similarity("negatives")
     records = [SimilarInput("rain", "thunder"), SimilarInput("rain", "roof"), SimilarInput("eggs", "butter")]
-    examples = task.labelled(records, task.features(records, tokenizer, 32))
+    examples = task.training_examples(records, task.features(records, tokenizer, 32))
     vectors = unit(6)
     found = float(task.loss({"vectors": vectors}, collate(examples, tokenizer.pad_id)))
     left, right = vectors[0::2], vectors[1::2]
@@ -172,7 +172,7 @@ def test_contrast_brings_one_class_together() -> None:
 def test_simcse_reads_every_text_of_any_file_twice(tokenizer: Tokenizer) -> None:
     records = [SimilarInput("rain", "roof", 1.0), SimilarInput("rain", "eggs", 0.0)]
     task = Similarity.learn_from(records, loss="simcse")
-    examples = task.labelled(records, task.features(records, tokenizer, 32))
+    examples = task.training_examples(records, task.features(records, tokenizer, 32))
     assert len(examples) == 3
     assert all(one.sequences[0].ids == one.sequences[1].ids for one in examples)
     assert task.needs_dropout
@@ -185,11 +185,13 @@ def test_sizes_are_learned_beside_the_whole(tokenizer: Tokenizer) -> None:
 
     def loss(*sizes: int) -> float:
         task = Similarity("cosent", sizes=sizes)
-        return float(task.loss(vectors, collate(task.labelled(records, task.features(records, tokenizer, 32)), 0)))
+        return float(
+            task.loss(vectors, collate(task.training_examples(records, task.features(records, tokenizer, 32)), 0))
+        )
 
     def alone(size: int) -> float:
         task = Similarity("cosent")
-        batch = collate(task.labelled(records, task.features(records, tokenizer, 32)), 0)
+        batch = collate(task.training_examples(records, task.features(records, tokenizer, 32)), 0)
         return float(task.loss({"vectors": vectors["vectors"][:, :size]}, batch))
 
     assert loss() == loss(8) == pytest.approx(alone(8))
@@ -229,7 +231,7 @@ def test_a_text_is_no_negative_of_itself_wherever_it_stands(tokenizer: Tokenizer
         SimilarInput("rain", "thunder", negatives=("eggs",)), SimilarInput("thunder", "rain"),
         SimilarInput("eggs", "butter"), SimilarInput("salt", "bread", negatives=("thunder", "rain")),
     ]  # fmt: skip
-    examples = task.labelled(records, task.features(records, tokenizer, 32))
+    examples = task.training_examples(records, task.features(records, tokenizer, 32))
     vectors = unit(11)  # rain thunder eggs | thunder rain | eggs butter | salt bread thunder rain
     found = float(task.loss({"vectors": vectors}, collate(examples, tokenizer.pad_id)))
     left, candidates = vectors[[0, 3, 5, 7]], vectors[[1, 4, 6, 8, 2, 9, 10]]
@@ -305,7 +307,7 @@ def test_every_loss_has_a_gradient_for_the_encoder_and_the_map(
     task = Similarity.learn_from(records)
     albert = Albert(model.config, {task.head_name: task.head(model.config)})
     torch.manual_seed(0)
-    batch = collate(task.labelled(records, task.features(records, tokenizer, 32)), tokenizer.pad_id)
+    batch = collate(task.training_examples(records, task.features(records, tokenizer, 32)), tokenizer.pad_id)
     task.loss(task.scores(albert, batch), batch).backward()
     head: Any = albert.heads[task.head_name]
     for weight in (head.linear.weight, albert.encoder.word_embeddings.weight):
@@ -403,10 +405,10 @@ def test_learning_begins_with_the_map_that_the_model_has(model: Model) -> None:
     size = model.config.hidden_size
     model.after = SentenceMap(2 * np.eye(size, dtype=np.float32), np.ones(size, np.float32))
     heads = dict(model.albert.heads.items())
-    first: Any = Similarity().first_head(model.config, heads)
+    first: Any = Similarity().initial_head(model.config, heads)
     assert isinstance(first, SentenceHead)
     assert float(first.linear.weight[0, 0].detach()) == 2.0
-    other: Any = Similarity(pooling="cls").first_head(model.config, heads)  # which was not made for it
+    other: Any = Similarity(pooling="cls").initial_head(model.config, heads)  # which was not made for it
     assert float(other.linear.weight[0, 0].detach()) == 1.0
 
 
@@ -417,7 +419,7 @@ def test_pairs_teach_what_is_alike(tokenizer: Tokenizer, model: Model) -> None:
     task = Similarity.learn_from(records)
     torch.manual_seed(0)
     albert = Albert(model.config, {task.head_name: task.head(model.config)})
-    batch = collate(task.labelled(records, task.features(records, tokenizer, 32)), tokenizer.pad_id)
+    batch = collate(task.training_examples(records, task.features(records, tokenizer, 32)), tokenizer.pad_id)
     optimizer = torch.optim.AdamW(albert.parameters(), lr=2e-3)
     taught = Model(albert, tokenizer, task)
 

@@ -23,18 +23,18 @@ from litebert.model import Albert
 from litebert.tasks import TASKS
 from litebert.tasks.base import Scores
 from litebert.tasks.crf import (
-    Chain,
     CrfHead,
-    best_path,
+    TransitionScores,
     log_likelihood,
     may_follow,
-    part_of,
+    parse_tag,
     range_probabilities,
-    ranges_of,
-    rules_of,
+    transition_rules,
+    viterbi,
+    word_ranges,
 )
 from litebert.tasks.tag import FoundSpan, Span, Tag, TagInput, TagOutput
-from litebert.tasks.tag_files import words_of
+from litebert.tasks.tag_files import split_words
 from litebert.tokenizer import Tokenizer, train_unigram
 from tests.conftest import PROSE, peer
 
@@ -60,7 +60,7 @@ def places(spans: tuple[Span, ...] | list[FoundSpan] | None) -> list[tuple[int, 
 def told(task: Tag, records: list[TagInput], tokenizer: Tokenizer, length: int) -> list[tuple[Example, Scores]]:
     """Examples with the scores of a model that knows the truth, as far as the targets tell it."""
     examples = task.features(records, tokenizer, length)
-    targets = {id(example.sequences[0]): example.target for example in task.labelled(records, examples)}
+    targets = {id(example.sequences[0]): example.target for example in task.training_examples(records, examples)}
     found = []
     for example in examples:
         scores = torch.zeros(len(example.sequences), example.length, len(task.tags))
@@ -201,7 +201,7 @@ def test_words_may_come_with_the_text_or_instead_of_it() -> None:
 
 def test_raw_text_is_cut_at_spaces_punctuation_and_chinese_characters() -> None:
     text = 'He (Bo) left the U.S., "1996-08-22" e.g. 在Rome吃，हिन्दी।'
-    assert [text[start:end] for start, end in words_of(text)] == [
+    assert [text[start:end] for start, end in split_words(text)] == [
         *("He", "(", "Bo", ")", "left", "the", "U.S.", ",", '"', "1996-08-22", '"', "e.g."),
         *("在", "Rome", "吃", "，", "हिन्दी", "।"),
     ]
@@ -232,13 +232,13 @@ def test_true_tags_decode_to_exactly_the_true_characters(
     (output,) = decoded(task, [record], tokenizer, 24)
     assert marks(output.spans) == marks(record.spans)
     assert places(output.spans) == places(record.spans)
-    assert task.snapped == 0
+    assert task.num_inexact_spans == 0
 
 
 def test_only_the_first_token_of_a_word_is_a_target(tokenizer: Tokenizer) -> None:
     record = TagInput("the lighthouse keeper", spans=(Span(4, 14, "LOC", "lighthouse"),))
     task = Tag(BIO)
-    (example,) = task.labelled([record], task.features([record], tokenizer, 64))
+    (example,) = task.training_examples([record], task.features([record], tokenizer, 64))
     offsets = tokenizer.encode([record.text])[0].offsets
     begins = {0: 0, 4: 1, 15: 0}
     assert [int(target) for target in example.target] == [
@@ -272,7 +272,7 @@ def test_words_that_share_a_token_are_one_and_its_spans_are_counted() -> None:
     record = TagInput("北京", spans=(Span(0, 1, "LOC", "北"),))
     (output,) = decoded(task, [record], tokenizer)
     assert marks(output.spans) == [("北京", "LOC")]
-    assert task.snapped == 1
+    assert task.num_inexact_spans == 1
     assert "1 of 1 spans" in task.remarks([record])[0]
 
 
@@ -281,7 +281,7 @@ def test_a_span_inside_a_word_is_learned_as_the_word_and_judged_as_it_is(tokeniz
     record = TagInput("the bridge", spans=(Span(4, 6, "LOC", "br"),))
     (output,) = decoded(task, [record], tokenizer)
     assert marks(output.spans) == [("bridge", "LOC")]
-    assert task.snapped == 1
+    assert task.num_inexact_spans == 1
     assert task.metrics([record], [output])["f1"] == 0
 
 
@@ -312,7 +312,7 @@ def test_a_window_that_cuts_a_span_is_a_valid_sequence_for_the_crf(
 ) -> None:
     def valid(crf: bool) -> list[bool]:
         task = Tag(tags, crf=crf, scheme=scheme)  # type: ignore[arg-type]
-        examples = task.labelled([long_record()], task.features([long_record()], tokenizer, 32))
+        examples = task.training_examples([long_record()], task.features([long_record()], tokenizer, 32))
         return [is_valid(example.target[example.target != IGNORE_INDEX].tolist(), tags, scheme) for example in examples]
 
     assert not all(valid(crf=False))  # there are such windows
@@ -323,31 +323,31 @@ def test_a_window_that_cuts_a_span_is_a_valid_sequence_for_the_crf(
 
 
 def is_valid(path: list[int], tags: list[str], scheme: str) -> bool:
-    parts = [("O", ""), *(part_of(tags[number]) for number in path), ("O", "")]
+    parts = [("O", ""), *(parse_tag(tags[number]) for number in path), ("O", "")]
     return all(may_follow(left, right, scheme) for left, right in pairwise(parts))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("tags", "scheme"), [(BIO, "bio"), (BIOES[:5], "bioes")])
 def test_the_decoded_sequence_is_the_best_valid_one(tags: list[str], scheme: str) -> None:
     random = np.random.default_rng(0)
-    rules = rules_of(tags, scheme)  # type: ignore[arg-type]
+    rules = transition_rules(tags, scheme)  # type: ignore[arg-type]
     for length in (1, 2, 3, 4) * 8:
         emissions = random.normal(size=(length, len(tags))) * 5
-        extra = Chain(random.normal(size=(len(tags), len(tags))), *random.normal(size=(2, len(tags))))
+        extra = TransitionScores(random.normal(size=(len(tags), len(tags))), *random.normal(size=(2, len(tags))))
         chain = rules + extra
 
-        def worth(path: tuple[int, ...], emissions: np.ndarray = emissions, chain: Chain = chain) -> float:
+        def worth(path: tuple[int, ...], emissions: np.ndarray = emissions, chain: TransitionScores = chain) -> float:
             steps = sum(chain.transitions[pair] for pair in pairwise(path))
             return float(emissions[range(len(path)), path].sum() + steps + chain.start[path[0]] + chain.end[path[-1]])
 
         valid = [p for p in product(range(len(tags)), repeat=length) if is_valid(list(p), tags, scheme)]
-        assert best_path(emissions, chain) == list(max(valid, key=worth))
+        assert viterbi(emissions, chain) == list(max(valid, key=worth))
         total = sum(np.exp(worth(path)) for path in valid)
-        path = best_path(emissions, chain)
-        ranges = ranges_of([tags[number] for number in path])
-        grows = np.array([[part_of(b)[0] in "IE" and part_of(a)[1] == part_of(b)[1] for b in tags] for a in tags])
+        path = viterbi(emissions, chain)
+        ranges = word_ranges([tags[number] for number in path])
+        grows = np.array([[parse_tag(b)[0] in "IE" and parse_tag(a)[1] == parse_tag(b)[1] for b in tags] for a in tags])
         for found, probability in zip(ranges, range_probabilities(emissions, chain, path, ranges, grows), strict=True):
-            having = [p for p in valid if found in ranges_of([tags[number] for number in p])]
+            having = [p for p in valid if found in word_ranges([tags[number] for number in p])]
             assert probability == pytest.approx(sum(np.exp(worth(p)) for p in having) / total)
 
 
@@ -357,7 +357,7 @@ def test_no_scores_lead_to_an_invalid_sequence(
     tags: list[str], scheme: str, seed: int, length: int, scale: float
 ) -> None:
     emissions = np.random.default_rng(seed).normal(size=(length, len(tags))) * scale
-    assert is_valid(best_path(emissions, rules_of(tags, scheme)), tags, scheme)  # type: ignore[arg-type]
+    assert is_valid(viterbi(emissions, transition_rules(tags, scheme)), tags, scheme)  # type: ignore[arg-type]
 
 
 def test_the_crf_s_likelihood_is_that_of_counting_all_sequences() -> None:
@@ -392,15 +392,15 @@ def test_a_sequence_without_labels_is_worth_nothing() -> None:
 def test_a_crf_that_has_learned_nothing_prefers_no_neighbour(model: Model) -> None:
     task = Tag(BIO, crf=True)
     records = sentences(4)
-    examples = task.labelled(records, task.features(records, model.tokenizer, 64))
+    examples = task.training_examples(records, task.features(records, model.tokenizer, 64))
     albert = Albert(model.config, {"tag": task.head(model.config)})
     with torch.no_grad():
         albert.heads["tag"].linear.weight.zero_()  # type: ignore[union-attr, operator]
         batch = collate(examples, model.tokenizer.pad_id)
         loss = task.loss(task.scores(albert, batch), batch)
-    allowed = (rules_of(BIO, "bio").transitions == 0).astype(float)
+    allowed = (transition_rules(BIO, "bio").transitions == 0).astype(float)
     counts = [int((example.target != IGNORE_INDEX).sum()) for example in examples]
-    first = (rules_of(BIO, "bio").start == 0).astype(float)
+    first = (transition_rules(BIO, "bio").start == 0).astype(float)
     ways = [float((first @ np.linalg.matrix_power(allowed, count - 1)).sum()) for count in counts]
     assert loss.item() == pytest.approx(sum(map(np.log, ways)) / sum(counts), rel=1e-5)
 
@@ -412,7 +412,7 @@ def test_a_crf_learns_at_an_encoder_s_rate_which_tags_are_neighbours(model: Mode
     optimizer = torch.optim.AdamW(head.parameters(), lr=1e-4)
     targets, losses = torch.tensor([[1, 2, 0] * 4]), []
     for _ in range(100):
-        chain = head.chain(rules_of(task.tags, "plain"))
+        chain = head.chain(transition_rules(task.tags, "plain"))
         losses.append(-log_likelihood(torch.zeros(1, 12, 3), targets, **chain).sum())
         optimizer.zero_grad()
         losses[-1].backward()
@@ -423,7 +423,9 @@ def test_a_crf_learns_at_an_encoder_s_rate_which_tags_are_neighbours(model: Mode
 
 def test_the_loss_is_cross_entropy_over_labelled_tokens(model: Model) -> None:
     task, records = Tag(BIO), sentences(6)
-    batch = collate(task.labelled(records, task.features(records, model.tokenizer, 64)), model.tokenizer.pad_id)
+    batch = collate(
+        task.training_examples(records, task.features(records, model.tokenizer, 64)), model.tokenizer.pad_id
+    )
     assert batch.targets is not None
     scores = torch.randn(*batch.targets.shape, len(BIO))
     shown = batch.targets != IGNORE_INDEX
@@ -439,9 +441,9 @@ def test_the_loss_is_cross_entropy_over_labelled_tokens(model: Model) -> None:
 def test_the_prior_loss_is_that_of_the_tags_shares(model: Model) -> None:
     record = TagInput("the old bridge", spans=(Span(4, 7, "LOC", "old"),))
     task = Tag(BIO)
-    examples = task.labelled([record], task.features([record], model.tokenizer, 64))
-    assert task.prior_loss(examples) == pytest.approx(-(2 / 3 * np.log(2 / 3) + 1 / 3 * np.log(1 / 3)))
-    assert Tag(BIO, crf=True).prior_loss(examples) is None
+    examples = task.training_examples([record], task.features([record], model.tokenizer, 64))
+    assert task.constant_answer_loss(examples) == pytest.approx(-(2 / 3 * np.log(2 / 3) + 1 / 3 * np.log(1 / 3)))
+    assert Tag(BIO, crf=True).constant_answer_loss(examples) is None
 
 
 # metrics
@@ -453,7 +455,7 @@ def test_metrics_are_seqeval_s(tags: list[str]) -> None:
     random = np.random.default_rng(1)
 
     def spans(sequence: list[str]) -> tuple[Span, ...]:
-        return tuple(Span(first, end, kind, "") for first, end, kind in ranges_of(sequence))
+        return tuple(Span(first, end, kind, "") for first, end, kind in word_ranges(sequence))
 
     for _ in range(20):
         lengths = random.integers(1, 30, size=8)
@@ -513,7 +515,7 @@ def test_a_label_that_was_not_learned_is_refused_with_its_place(model: Model) ->
     with pytest.raises(DataError, match=r"f\.conll, line 4.*'DOG'"):
         Tag(BIO).check([record])
     with pytest.raises(DataError, match=r"line 4.*no 'spans'"):
-        Tag(BIO).labelled([TagInput("Ada", where="line 4")], [])
+        Tag(BIO).training_examples([TagInput("Ada", where="line 4")], [])
 
 
 @pytest.mark.parametrize(("crf", "scheme", "head"), [(False, "bio", "linear"), (True, "bioes", "lstm")])
@@ -583,7 +585,9 @@ def test_a_tiny_model_learns_its_sentences_by_heart(model: Model, crf: bool, sch
     torch.manual_seed(0)
     albert = Albert(model.config, {"tag": task.head(model.config)})
     learner = Model(albert, model.tokenizer, task, 64)
-    batch = collate(task.labelled(records, task.features(records, model.tokenizer, 64)), model.tokenizer.pad_id)
+    batch = collate(
+        task.training_examples(records, task.features(records, model.tokenizer, 64)), model.tokenizer.pad_id
+    )
     optimizer = torch.optim.AdamW(albert.parameters(), lr=2e-3)
     for step in range(400):
         loss = task.loss(task.scores(albert, batch), batch)
@@ -617,7 +621,7 @@ def test_every_gold_span_of_conll_2003_comes_back(data: Path, tmp_path: Path) ->
     tokenizer = train_unigram([record.text for record in records], 1000)
     task = Tag.learn_from(records)
     assert task.metrics(records, decoded(task, records, tokenizer, 48))["f1"] == 1
-    assert task.snapped == 0
+    assert task.num_inexact_spans == 0
 
 
 def test_every_gold_span_of_cluener_comes_back_but_those_inside_words(data: Path, tmp_path: Path) -> None:
@@ -631,5 +635,5 @@ def test_every_gold_span_of_cluener_comes_back_but_those_inside_words(data: Path
     found = [
         set(places(record.spans)) & set(places(output.spans)) for record, output in zip(records, outputs, strict=True)
     ]
-    assert sum(map(len, found)) == 3072 - task.snapped
-    assert task.snapped == 8
+    assert sum(map(len, found)) == 3072 - task.num_inexact_spans
+    assert task.num_inexact_spans == 8

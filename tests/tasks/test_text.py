@@ -64,7 +64,7 @@ def learned(
     torch.manual_seed(0)
     config = replace(config, num_hidden_layers=2, initializer_range=0.3, classifier_dropout_prob=0.0)
     albert = Albert(config, {task.head_name: task.head(config)})
-    examples = task.labelled(records, task.features(records, tokenizer, 64))
+    examples = task.training_examples(records, task.features(records, tokenizer, 64))
     batch = collate(examples, tokenizer.pad_id)
     optimizer = torch.optim.AdamW(albert.parameters(), lr=5e-3)
     for _ in range(steps):
@@ -122,7 +122,7 @@ def test_the_loss_of_a_long_text_is_that_of_the_mean_of_its_windows_logits(model
     task = Classify(["a", "b", "c"])
     classifier = with_head(model, task)
     records = [TextInput("rain", label="a"), TextInput(LONG, label="c"), TextInput("the map", label="b")]
-    examples = task.labelled(records, task.features(records, model.tokenizer, 32))
+    examples = task.training_examples(records, task.features(records, model.tokenizer, 32))
     batch = collate(examples, model.tokenizer.pad_id)
     means = [torch.stack([logits_of(classifier, w) for w in example.sequences]).mean(0) for example in examples]
     loss = task.loss(task.scores(classifier.albert, batch), batch)

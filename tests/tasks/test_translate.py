@@ -36,13 +36,13 @@ def task_of(**options: Any) -> Translate:
 @pytest.fixture
 def translator(model: Model) -> Model:
     torch.manual_seed(1)
-    task, _ = (made := task_of()).to_save(made.head(model.config))
+    task, _ = (made := task_of()).for_saving(made.head(model.config))
     albert = Albert(model.config, {task.head_name: task.head(model.config)})
     return Model(albert.eval(), model.tokenizer, task)
 
 
 def learned(task: Translate, model: Model, records: list[TranslateInput]) -> Any:
-    return task.labelled(records, task.features(records, model.tokenizer, model.max_length))
+    return task.training_examples(records, task.features(records, model.tokenizer, model.max_length))
 
 
 # Records
@@ -108,8 +108,8 @@ def test_what_finetune_is_told_shapes_the_task(model: Model, translator: Model) 
     usual, plain, more = (task_of(**x).loss(scores, batch).item() for x in ({}, *_smoothings(0.0, 0.3)))
     assert plain != usual != more
     assert usual == pytest.approx(task_of(label_smoothing=0.1).loss(scores, batch).item())
-    assert task_of(beams=3, length_penalty=0.5).how == Search(3, 0.5)
-    shared, apart = (task_of(decoder_sharing=how).head(model.config) for how in ("all", "none"))
+    assert task_of(beams=3, length_penalty=0.5).search == Search(3, 0.5)
+    shared, apart = (task_of(decoder_sharing=sharing).head(model.config) for sharing in ("all", "none"))
     assert (len(shared.writing), len(apart.writing)) == (1, 2)
     dropped: Any = task_of(decoder_dropout=0.7).head(model.config)
     assert {part.p for part in dropped.modules() if isinstance(part, torch.nn.Dropout)} == {0.7}
@@ -123,8 +123,8 @@ def test_epochs_are_compared_greedily_and_the_finished_model_follows_beams(trans
     task, decoder = translator.task, translator.albert.heads["translate"]
     assert isinstance(task, Translate)
 
-    def found(how: Search, ending: float, validating: bool = False) -> list[Any]:
-        task.how, task.validating = how, validating
+    def found(search_settings: Search, ending: float, validating: bool = False) -> list[Any]:
+        task.search, task.validating = search_settings, validating
         with torch.no_grad():
             decoder.bias[task.target.sep_id] = ending  # type: ignore[index]
         return translator.predict(PROSE[:6])
@@ -134,7 +134,7 @@ def test_epochs_are_compared_greedily_and_the_finished_model_follows_beams(trans
     assert found(Search(5, 1.0), ending=2, validating=True) == greedy
     assert found(Search(5, 1.0), ending=4) != found(Search(5, 9.0), ending=4)
     assert task_of().validating
-    assert not task_of().to_save(torch.nn.Identity())[0].validating
+    assert not task_of().for_saving(torch.nn.Identity())[0].validating
 
 
 def test_pairs_that_are_too_long_are_left_out_and_told(translator: Model) -> None:
@@ -148,17 +148,17 @@ def test_every_target_that_was_learned_can_be_written(translator: Model) -> None
     task = task_of()
     pair = TranslateInput("Rain", " ".join(PROSE[:2]).upper())
     (example,) = learned(task, translator, [pair])
-    assert 2 * example.length + task.how.offset == len(example.target) - 1 > 2 * example.length + 10
-    saved, _ = task.to_save(task.head(translator.config))
-    assert Translate.from_settings({"options": saved.options()}).how == task.how
+    assert 2 * example.length + task.search.offset == len(example.target) - 1 > 2 * example.length + 10
+    saved, _ = task.for_saving(task.head(translator.config))
+    assert Translate.from_settings({"options": saved.options()}).search == task.search
     learned(same := task_of(), translator, RECORDS[:3])
-    assert same.how == task_of().how
+    assert same.search == task_of().search
 
 
 def test_characters_that_it_will_never_write_are_told() -> None:
     assert task_of().remarks(RECORDS) == []
     (remark,) = task_of().remarks([*RECORDS, TranslateInput("a", "東京")])
-    assert "1 of 11 targets hold characters" in remark
+    assert "1 of 11 targets have characters" in remark
 
 
 def test_a_given_vocabulary_is_used(tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_a_given_vocabulary_is_used(tmp_path: Path) -> None:
 
 
 def test_depths_are_thirds_of_the_passes_or_as_told(model: Model) -> None:
-    assert task_of().read_depths(model.config) == (1, 2, 3)
-    assert task_of(decoder_depths=(0, 3)).read_depths(model.config) == (0, 3)
+    assert task_of().head_depths(model.config) == (1, 2, 3)
+    assert task_of(decoder_depths=(0, 3)).head_depths(model.config) == (0, 3)
     with pytest.raises(ConfigError, match=r"decoder_depths=\(4,\) must lie between 0 and the encoder's 3 passes"):
         task_of(decoder_depths=(4,)).head(model.config)
 
@@ -206,7 +206,7 @@ def test_what_learned_from_sentences_translates_them_one_by_one(translator: Mode
     ):
         task = task_of()
         learned(task, translator, [TranslateInput(source, source.upper()) for source in sources])
-        saved, _ = task.to_save(torch.nn.Identity())
+        saved, _ = task.for_saving(torch.nn.Identity())
         again = Translate.from_settings({"options": saved.options() | {"decoder": saved.shape | {"depths": [1]}}})
         for one in (task, saved, again):
             one.longest = 64
@@ -279,7 +279,9 @@ def test_no_space_comes_between_a_copied_character_and_the_rest_of_its_word(tran
     task = load(tmp_path).task
     assert isinstance(task, Translate)
     tokens = [task.target.token(number) for number in range(task.target.vocab_size)]
-    begins, goes_on = (next(at for at, x in enumerate(tokens[5:], 5) if x.startswith("▁") == how) for how in (1, 0))
+    begins, goes_on = (
+        next(at for at, x in enumerate(tokens[5:], 5) if x.startswith("▁") == starts) for starts in (1, 0)
+    )
     for number, gap in ((begins, " "), (goes_on, "")):
         assert _copied(task, translator.tokenizer, "東", [1], [number]) == f"東{gap}{task.target.decode([number])}"
 
@@ -348,7 +350,7 @@ def test_where_nothing_can_be_copied_there_is_no_space(translator: Model) -> Non
 def test_a_text_of_very_many_sentences_is_translated(translator: Model) -> None:
     task = translator.task
     assert isinstance(task, Translate)
-    task.how, task.by_sentence = Search(1, 1.0, 0), True
+    task.search, task.by_sentence = Search(1, 1.0, 0), True
     many, other = translator.predict(["Rain. " * 300, "Rain."])
     assert many.translation == " ".join([other.translation] * 300)
 
@@ -385,11 +387,11 @@ def test_a_folder_is_read_again_with_its_vocabulary(translator: Model, tmp_path:
     transformers = peer("transformers")
     task = translator.task
     assert isinstance(task, Translate)
-    task.how, task.longest = Search(2, 0.5), 30
+    task.search, task.longest = Search(2, 0.5), 30
     translator.save(tmp_path)
     again = load(tmp_path)
     assert isinstance(again.task, Translate)
-    assert (again.task.how, again.task.longest) == (Search(2, 0.5), 30)
+    assert (again.task.search, again.task.longest) == (Search(2, 0.5), 30)
     assert again.predict(PROSE[:3]) == translator.predict(PROSE[:3])
     with pytest.raises(ValueError, match="litebert"):
         transformers.AutoModel.from_pretrained(tmp_path)  # which would answer without the decoder
@@ -425,7 +427,7 @@ def test_a_damaged_folder_is_told_in_one_line(
     found = [one["options"] for one in (config, *config.values()) if isinstance(one, dict) and "options" in one]
     (found[0][where] if where else found[0])[name] = value
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    with pytest.raises(CheckpointError, match=r"says of the decoder what it cannot be .*; save it again") as told:
+    with pytest.raises(CheckpointError, match=r"has invalid settings of the decoder .*; save it again") as told:
         load(tmp_path)
     assert "\n" not in str(told.value)
 

@@ -194,7 +194,7 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
     from litebert.loading import load
     from litebert.measure.calibration import calibration_error
     from litebert.tasks import Mask, Similarity, TrainableTask
-    from litebert.tasks.mask import hide
+    from litebert.tasks.mask import mask_random_tokens
 
     model = (model or load(model_name)).to(pick_device(config.device))
     model.configure(config.precision, config.passes, config.speed)
@@ -206,7 +206,7 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
     source = TableOptions.of(config.columns, config.skip_bad)
     if isinstance(task, Mask):
         lines = [line for line in read_lines([data]) if line.strip()]
-        records = hide(lines, model.tokenizer, model.max_length)
+        records = mask_random_tokens(lines, model.tokenizer, model.max_length)
     else:
         records = task.read(data, source)
         task.check(records)  # refuses a label the model has never seen

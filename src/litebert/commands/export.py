@@ -132,7 +132,7 @@ def _finish(config: Config, model: Model, figures: Figures) -> None:
     from litebert.interop.huggingface import Folder, settings_of
 
     if model.task is not None:
-        model.task.save_beside(config.out)
+        model.task.save_extra_files(config.out)
     model.tokenizer.save(config.out, model.max_length)
     parts = (model.albert, model.tokenizer, model.task, model.max_length)
     write_json(config.out / "config.json", settings_of(Folder(*parts)))
@@ -173,7 +173,7 @@ def _checked(config: Config, path: Path, module: Answers | Vectors, model: Model
     import torch
 
     from litebert.data.batches import Batch
-    from litebert.inference.exported import Exported, by_session
+    from litebert.inference.exported import Exported, run_session
 
     session = open_session(path) if config.format == "onnx" else None
     with status(console, "holding it against torch"):
@@ -188,7 +188,7 @@ def _checked(config: Config, path: Path, module: Answers | Vectors, model: Model
             given = _example(batch, min(length, longest), model.config.vocab_size)
             inputs = Batch(given["input_ids"], given["attention_mask"], given["token_type_ids"])
             with torch.inference_mode():
-                found = program(**given) if program is not None else by_session(session, inputs)
+                found = program(**given) if program is not None else run_session(session, inputs)
                 off = max(off, distance(found, module(**given)))
     if off > CLOSE and not config.int8:
         path.unlink()

@@ -25,7 +25,7 @@ from litebert.model import Albert, AlbertConfig
 from litebert.model.sentence_head import SentenceMap, weighted_mean
 from litebert.tasks import Mask, Task, TrainableTask
 from litebert.tasks.answer import Answer
-from litebert.tasks.base import Scores, hidden_of, symmetric_divergence
+from litebert.tasks.base import Scores, hidden_states, symmetric_divergence
 from litebert.tasks.choose import Choose
 from litebert.tasks.tag import Tag
 from litebert.tasks.text import TextTask
@@ -172,7 +172,7 @@ class Distiller(nn.Module):
         try:
             if self.task is not None:
                 return self.task.scores(albert, batch), seen[0]
-            states = hidden_of(albert.encoder, batch)
+            states = hidden_states(albert.encoder, batch)
             if not self.hides:
                 return {}, states
             head, table = albert.heads[Mask.head_name], albert.encoder.word_embeddings.weight
@@ -217,7 +217,7 @@ class TextDistiller(nn.Module):
             if self.task is not None:
                 answers = self.task.divergence(self.task.scores(self.student, batch), {"scores": wanted}, batch)
                 return {"loss": answers, "answers": answers.detach()}
-            means = weighted_mean(hidden_of(encoder, batch), batch.real.float())
+            means = weighted_mean(hidden_states(encoder, batch), batch.real.float())
         finally:
             encoder.depth = None
         vectors = (self.bridge(means).float() - wanted).square().sum() / wanted.square().sum()

@@ -75,12 +75,12 @@ def tune_encoder(
         torch.manual_seed(seed)
         texts = _TrainingTexts(base, records, depth)
         adapters = _new_adapters(base) if tier == "fast" else None
-        model, vectors_of = (base, texts.train_adapters(adapters)) if adapters is not None else texts.train_copy()
+        model, sentence_vectors = (base, texts.train_adapters(adapters)) if adapters is not None else texts.train_copy()
         trained: nn.Module = model.encoder if adapters is None else adapters
 
         def loss(rows: np.ndarray) -> dict[str, Tensor]:
             with torch.autocast(base.device.type, torch.bfloat16, enabled=bool(base.bf16)):
-                vectors = vectors_of(rows)
+                vectors = sentence_vectors(rows)
             return {"loss": centred_contrastive_loss(vectors, torch.from_numpy(owners[rows]).to(vectors.device))}
 
         optimizer = adamw(trained, weight_decay=0.01)

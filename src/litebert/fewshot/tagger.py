@@ -125,7 +125,7 @@ def _read_words(
         raise DataError(f"{total:,} words: adapt takes up to {MAX_WORDS:,}; litebert finetune learns more from them")
     scores = model.score_examples(_StatesTask(depths), examples, advance=advance)
     for number, (record, example, read) in enumerate(zip(records, examples, scores, strict=True)):
-        for labelled in task.labelled([record], [example]):
+        for labelled in task.training_examples([record], [example]):
             row = next(row for row, window in enumerate(example.sequences) if window is labelled.sequences[0])
             columns = np.flatnonzero(labelled.target != IGNORE_INDEX)
             states.append(read["states"][row, columns].float().numpy())

@@ -46,7 +46,7 @@ class FewShot(Classify):
 
     name = "few-shot"
     head_name = "few_shot"
-    own_depths = True
+    has_fixed_depths = True
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A model whose answers an exported graph computes."""
+"""A model that runs an exported ONNX graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from litebert.tasks.base import Scores
 
 
 class Exported(Model):
-    """Reads, batches and answers as the model it was made from; ONNX Runtime computes what the head says."""
+    """Tokenizes, batches and decodes like the model it was made from; ONNX Runtime computes the scores."""
 
     def __init__(self, model: Model, session: Any) -> None:
         super().__init__(model.albert, model.tokenizer, model.task, model.max_length, model.after)
@@ -22,15 +22,15 @@ class Exported(Model):
         self.session = session
 
     def batch_scores(self, task: Task[Any, Any], batch: Batch) -> Scores:
-        return by_session(self.session, batch)
+        return run_session(self.session, batch)
 
 
-def by_session(session: Any, batch: Batch) -> Scores:
-    """What the graph gives, by name."""
+def run_session(session: Any, batch: Batch) -> Scores:
+    """The outputs of the graph, by name."""
     tensors = {
         "input_ids": batch.input_ids, "attention_mask": batch.real.long(), "token_type_ids": batch.token_type_ids
     }  # fmt: skip
-    wanted = {one.name for one in session.get_inputs()}  # a graph may have no use for one of them
-    found: list[np.ndarray] = session.run(None, {name: one.numpy() for name, one in tensors.items() if name in wanted})
-    names = (one.name for one in session.get_outputs())
-    return {name: torch.from_numpy(values) for name, values in zip(names, found, strict=True)}
+    names = {node.name for node in session.get_inputs()}  # unused inputs are not part of a graph
+    inputs = {name: tensor.numpy() for name, tensor in tensors.items() if name in names}
+    outputs: list[np.ndarray] = session.run(None, inputs)
+    return {node.name: torch.from_numpy(values) for node, values in zip(session.get_outputs(), outputs, strict=True)}

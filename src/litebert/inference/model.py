@@ -28,8 +28,8 @@ from litebert.model.sentence_head import SentenceHead, SentenceMap, unit
 from litebert.search.index import Index
 from litebert.search.knn import Hit, search_vectors
 from litebert.tasks import Mask, Task
-from litebert.tasks.base import Scores, vectors_of
-from litebert.tasks.mask import Fill, Filled, Score, fill_in_rounds, score_texts
+from litebert.tasks.base import Scores, sentence_vectors
+from litebert.tasks.mask import Fill, Filled, Score, fill_iteratively, score_texts
 from litebert.tokenizer import Tokenizer
 from litebert.tokenizer.core import check_texts
 
@@ -137,7 +137,7 @@ class Model:
 
     def checked_passes(self, count: int) -> int:
         """The count, if the model can answer after so many passes."""
-        if self.task is not None and self.task.own_depths and count != self.config.num_hidden_layers:
+        if self.task is not None and self.task.has_fixed_depths and count != self.config.num_hidden_layers:
             raise ConfigError(f"passes={count}: {self.task.name} reads at depths of its own choice; leave it out")
         return self.encoder.checked_depth(count)
 
@@ -219,7 +219,7 @@ class Model:
         with self.answering(), torch.inference_mode():
             batches = self._batches(examples, batch_size)
             started = (
-                (indices, copy_to_cpu({"vectors": vectors_of(self.albert, batch)})) for indices, batch in batches
+                (indices, copy_to_cpu({"vectors": sentence_vectors(self.albert, batch)})) for indices, batch in batches
             )
             for indices, wait in delay_by_one(started):
                 vectors[indices] = wait()["vectors"].numpy()
@@ -287,7 +287,7 @@ class Model:
         example = task.features([record], self.tokenizer, self.max_length)[0]
         with self.answering():
             generator = torch.Generator().manual_seed(seed)
-            return fill_in_rounds(self.albert, record, example, rounds, temperature, generator)
+            return fill_iteratively(self.albert, record, example, rounds, temperature, generator)
 
     def score(self, texts: Sequence[str], batch_size: int = BATCH_SIZE) -> list[Score]:
         """The pseudo-log-likelihood of each text: every token is predicted from all the others."""

@@ -1,4 +1,4 @@
-"""What JSON lines and HTTP bodies have in common: an input that asks nothing, and an answer as an object."""
+"""Records of JSON lines and HTTP bodies: blank inputs, and answers as JSON objects."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def is_blank(item: Any) -> bool:
-    """A line without anything, or a row that has columns for texts and nothing in them: its answer is null."""
+    """Whether an input is an empty line, or a row with empty text columns: its answer is null."""
     if isinstance(item, str):
         return not item.strip()
     if not isinstance(item, Mapping):
@@ -18,6 +18,6 @@ def is_blank(item: Any) -> bool:
 
 
 def as_record(answer: Any) -> dict[str, Any]:
-    """An answer as JSON has it, without what is not to be told."""
-    hidden = {field.name for field in fields(answer) if not field.metadata.get("told", True)}
+    """An answer as a JSON object, without fields that are not serialized."""
+    hidden = {field.name for field in fields(answer) if not field.metadata.get("serialized", True)}
     return {name: value for name, value in asdict(answer).items() if name not in hidden}

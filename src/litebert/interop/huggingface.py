@@ -103,7 +103,7 @@ def assembled(
     model, task = weights_of(path, settings, tensors)
     config = model.config
     if task is not None:
-        task.load_beside(path)
+        task.load_extra_files(path)
     if tokenizer is None and any((path / name).is_file() for name in TOKENIZER_FILES):
         tokenizer = Tokenizer.load(path)
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
@@ -142,7 +142,7 @@ def save_folder(path: Path, folder: Folder, half: bool = False) -> None:
     if folder.tokenizer is not None:
         folder.tokenizer.save(path, folder.max_length)
     if folder.task is not None:
-        folder.task.save_beside(path)
+        folder.task.save_extra_files(path)
     _write_tensors(path, tensors)
     write_modules(path, folder.model.config, folder.max_length, folder.tokenizer, folder.after, half)
     write_json(path / "config.json", settings_of(folder))
@@ -391,7 +391,7 @@ def taught_task(settings: dict[str, Any]) -> Task[Any, Any] | None:
     architecture, ours = architectures[0], settings.get("litebert", {})
     named, problem = ours.get("task"), settings.get("problem_type")
     for task_class in TASKS.values():
-        same = architecture == task_class.architecture and problem in task_class.problems
+        same = architecture == task_class.architecture and problem in task_class.problem_types
         if task_class is not Mask and (named == task_class.name or (named is None and same)):
             return task_class.from_settings(settings | {"options": ours.get("options", {})})
     return None

@@ -257,7 +257,7 @@ def _read_head(folder: Path, settings: dict[str, Any], config: AlbertConfig) -> 
     if "architectures" not in settings:
         settings |= {"architectures": [Classify.architecture], "num_labels": classes}
         if classes == 1:
-            settings["problem_type"] = Regress.problems[0]
+            settings["problem_type"] = Regress.problem_types[0]
     return read_weights(weights, class_places(config, classes))
 
 

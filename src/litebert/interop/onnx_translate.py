@@ -16,7 +16,7 @@ from litebert.data.batches import Batch
 from litebert.interop.onnx import INPUTS, MOST_SEQUENCES, graph_from
 from litebert.model import Albert
 from litebert.model.decoder import Cache, Decoder, hide_padding
-from litebert.tasks.base import Scores, states_of
+from litebert.tasks.base import Scores, states_after
 
 READS, WRITES = "encoder.onnx", "decoder.onnx"
 
@@ -30,7 +30,7 @@ class Reads(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Scores:
         batch = Batch(input_ids, attention_mask.bool(), token_type_ids)
-        states = states_of(self.encoder, batch, self.decoder.config.depths)
+        states = states_after(self.encoder, batch, self.decoder.config.depths)
         return {"source": packed(self.decoder.begin(self.decoder.memory(states, batch.real), batch.real).sources)}
 
 

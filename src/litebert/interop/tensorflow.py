@@ -127,7 +127,7 @@ def write_google(folder: Folder, path: Path) -> list[Row]:
     if folder.after is not None:  # which Google's code does not see, and we read again
         write_modules(path, folder.model.config, folder.max_length, tokenizer, folder.after)
     if folder.task is not None:
-        folder.task.save_beside(path)
+        folder.task.save_extra_files(path)
     write_bundle(path / CHECKPOINT, tensors)
     write_json(path / CONFIG, settings)
     return rows

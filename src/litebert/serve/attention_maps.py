@@ -41,7 +41,7 @@ def inspect_text(model: Model, text: str) -> dict[str, Any]:
 def predictions_by_depth(model: Model, text: str) -> list[dict[str, Any]]:
     """The prediction from the hidden states after each pass; empty if the model makes none for a text alone."""
     task = model.task
-    if task is None or task.own_depths or isinstance(model, Adapted):
+    if task is None or task.has_fixed_depths or isinstance(model, Adapted):
         return []
     examples = _examples_of(model, task, text)
     if not examples:

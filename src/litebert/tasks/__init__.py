@@ -1,4 +1,4 @@
-"""One file per task."""
+"""What the model can be trained to do: one file per task."""
 
 from litebert.tasks.answer import Answer
 from litebert.tasks.base import Task, TrainableTask

@@ -1,4 +1,4 @@
-"""Where in this text is the answer to this question? A stretch of the text, or nothing.
+"""Extractive question answering: the span of a context that answers a question, or none.
 
 Shapes: S sequences (windows), L columns, H hidden.
 """
@@ -24,20 +24,20 @@ from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.measure.squad import best_threshold, is_chinese, question_scores, segments, squad_metrics
 from litebert.model import Albert, AlbertConfig, TokenHead
 from litebert.model.span_head import MASKED, JointSpanHead
-from litebert.tasks.base import Judgement, Scores, TrainableTask, checked_options, hidden_of, symmetric_divergence
+from litebert.tasks.base import Judgement, Scores, TrainableTask, hidden_states, saved_options, symmetric_divergence
 from litebert.tokenizer import Tokenizer
 
 SpanHeadKind = Literal["linear", "joint"]
-OVERLAP = 0.5  # of neighbouring windows: an answer of up to half a window stands whole in one of them
-KEPT = 20  # spans that share the probability
-TOLD = 3  # of them
+WINDOW_OVERLAP = 0.5  # an answer of up to half a window is whole in one of them
+MAX_SPANS = 20  # in the softmax
+MAX_CANDIDATES = 3  # in the output
 NO_ANSWER = "(no answer)"
-ANSWER_TOKENS = (30, 60)  # between these, the longest answer that is considered follows the training data
+ANSWER_TOKENS = (30, 60)  # the bounds of the longest answer, which follows the training data
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A stretch of the context: `context[start:end]` is its text."""
+    """A span of the context: `context[start:end]` is its text."""
 
     text: str
     start: int
@@ -47,7 +47,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class AnswerOutput:
-    """The best answer; its text is empty where the context has none."""
+    """The best answer; its text is empty if the context has none."""
 
     text: str
     start: int
@@ -55,30 +55,30 @@ class AnswerOutput:
     """`context[start:end]` is the text."""
     probability: float
     no_answer_probability: float
-    """0 for a model that has not learned that a context may have no answer."""
+    """0 for a model that was trained without unanswerable questions."""
     candidates: list[Candidate]
-    """The best stretches of the context, even where none is the answer."""
+    """The best spans, even if no answer is predicted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How a context was read, kept with its example."""
+class ContextEncoding:
+    """The tokens of a context, kept with its example."""
 
     offsets: np.ndarray
-    """(tokens, 2): `context[start:end]` is what a token of the context came from."""
+    """(tokens, 2) the start and end of each token of the context, in characters."""
     windows: list[Window]
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What the scores say of one question."""
+    """The decoded scores of one question."""
 
     spans: list[tuple[float, int, int]]
-    """Score and characters, best first, no stretch twice."""
+    """Score, start and end in characters, best first, without duplicates."""
     null: float
-    """The score of no answer, in the unit of theirs."""
+    """The score of no answer, comparable with those of the spans."""
     margin: float
-    """The same as it is compared with the threshold."""
+    """The score of no answer relative to the best span; compared with the threshold."""
 
 
 class Answer(TrainableTask[AnswerInput, AnswerOutput]):
@@ -103,16 +103,16 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
             raise ConfigError(f"max_answer_tokens={max_answer_tokens} must be at least 1; {ANSWER_TOKENS[0]} is usual")
         self.head_kind = head
         self.allow_impossible = allow_impossible
-        """Whether "" may be the answer."""
+        """Whether a question may have no answer."""
         self.threshold = threshold
-        """How far no answer must be ahead of the best one to be given."""
+        """No answer is predicted if its margin is larger."""
         self.max_answer_tokens = max_answer_tokens
         self.left_out: list[str] = []
-        """The questions that the last call of `labelled` could not learn from, and why."""
+        """The questions that the last call of `training_examples` left out, and why."""
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Answer:
-        options = checked_options(settings)
+        options = saved_options(settings)
         allowed = options.get("allow_impossible", False)
         if not isinstance(allowed, bool):
             raise CheckpointError(f"allow_impossible={allowed!r} in config.json must be true or false")
@@ -140,7 +140,7 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
         max_answer_tokens: int | None = None,
         **_: Any,
     ) -> Answer:
-        """What is None follows the records: whether any has no answer, and how long nearly all of the answers are."""
+        """By default follows the records: whether any has no answer, and the 99th percentile of the lengths."""
         if allow_impossible is None:
             allow_impossible = any(record.impossible for record in inputs)
         if max_answer_tokens is None:
@@ -173,29 +173,29 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
         examples = []
         for record, question in zip(inputs, tokenizer.encode([record.question for record in inputs]), strict=True):
             ids, offsets = read[record.context]
-            windows = split_into_windows(question.ids[1:-1], ids, tokenizer, max_length, over=1, overlap=OVERLAP)
-            examples.append(Example(windows, notes=Reading(offsets, windows)))
+            windows = split_into_windows(question.ids[1:-1], ids, tokenizer, max_length, over=1, overlap=WINDOW_OVERLAP)
+            examples.append(Example(windows, notes=ContextEncoding(offsets, windows)))
         return examples
 
-    def labelled(self, inputs: Sequence[AnswerInput], examples: Sequence[Example]) -> list[Example]:
-        """One example per window; the target is the column of the first and of the last token of the answer, and 0 and
-        0, the mark for none, where the window does not have it whole; then whether it does not."""
+    def training_examples(self, inputs: Sequence[AnswerInput], examples: Sequence[Example]) -> list[Example]:
+        """One example per window; its target is the first and the last column of the answer, 0 if the window lacks it,
+        and whether it does."""
         self.left_out = []
         found = []
         for record, example in zip(inputs, examples, strict=True):
             try:
-                found += [Example([window], target) for window, target in _lessons(record, example.notes)]
-            except _NotHere as error:
+                found += [Example([window], target) for window, target in _training_windows(record, example.notes)]
+            except _NotTrainable as error:
                 self.left_out.append(str(error))
         return found
 
     def scores(self, model: Albert, batch: Batch) -> Scores:
-        hidden = hidden_of(model.encoder, batch)
+        hidden = hidden_states(model.encoder, batch)
         head, allowed = model.heads[self.head_name], allowed_columns(batch)
         if not isinstance(head, JointSpanHead):
             start, end = head(hidden, batch.real).unbind(-1)
             return {"start": start, "end": end}  # (S, L)
-        if batch.targets is not None:  # learning: the end is asked for with the true start
+        if batch.targets is not None:  # training: teacher forcing, the end given the true start
             start, end, impossible = head(hidden, allowed, batch.targets[:, 0])
             return {"start": start, "end": end, "impossible": impossible}
         context = allowed.clone()
@@ -238,22 +238,22 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
         candidates = [
             Candidate(record.context[start:end], start, end, share)
             for (_, start, end), share in zip(decoded.spans, shares, strict=True)
-        ][:TOLD]
+        ][:MAX_CANDIDATES]
         if not candidates or (self.allow_impossible and decoded.margin > self.threshold):
             return AnswerOutput("", 0, 0, no_answer, no_answer, candidates)
         best = candidates[0]
         return AnswerOutput(best.text, best.start, best.end, best.probability, no_answer, candidates)
 
     def decode(self, example: Example, scores: Scores) -> Decoded:
-        """The best stretches over all windows, and how likely none of them is the answer."""
-        reading: Reading = example.notes
+        """The best spans over all windows, and the score of no answer."""
+        context: ContextEncoding = example.notes
         found: dict[tuple[int, int], float] = {}
-        for row, window in enumerate(reading.windows):
-            for score, first, last in self._spans(reading, window, {name: some[row] for name, some in scores.items()}):
-                place = int(reading.offsets[first, 0]), int(reading.offsets[last, 1])
+        for row, window in enumerate(context.windows):
+            for score, first, last in self._spans(context, window, {name: some[row] for name, some in scores.items()}):
+                place = int(context.offsets[first, 0]), int(context.offsets[last, 1])
                 found[place] = max(score, found.get(place, -math.inf))  # neighbouring windows share tokens
         spans = sorted(((score, *place) for place, score in found.items()), key=lambda span: (-span[0], span[1:]))[
-            :KEPT
+            :MAX_SPANS
         ]
         if "impossible" in scores:
             margin = scores["impossible"].min().item()  # one window that has an answer is enough
@@ -267,15 +267,15 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
         null = (scores["start"][:, 0] + scores["end"][:, 0]).float().min().item()
         return Decoded(spans, null, null - spans[0][0] if spans else math.inf)
 
-    def _spans(self, reading: Reading, window: Window, scores: Scores) -> list[tuple[float, int, int]]:
-        """Score, first and last token of the context, of the best spans in one window."""
-        solid = reading.offsets[window.start : window.end, 1] > reading.offsets[window.start : window.end, 0]
+    def _spans(self, context: ContextEncoding, window: Window, scores: Scores) -> list[tuple[float, int, int]]:
+        """The best spans of one window: score, first and last token of the context."""
+        solid = context.offsets[window.start : window.end, 1] > context.offsets[window.start : window.end, 0]
         if "spans" in scores:
             return _beam_spans(scores, window, torch.from_numpy(solid))
         if not solid.any():
             return []
         columns = slice(window.column, window.column + len(solid))
-        # a token that came from no character begins and ends nothing
+        # a token without characters starts and ends no span
         start, end = (
             scores[name][columns].float().masked_fill(~torch.from_numpy(solid), -math.inf) for name in ("start", "end")
         )
@@ -283,13 +283,13 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
         sums = start[:, None] + F.pad(end, (0, longest - 1), value=-math.inf).unfold(
             0, longest, 1
         )  # (start, length - 1)
-        best = sums.flatten().topk(min(KEPT, sums.numel()))
+        best = sums.flatten().topk(min(MAX_SPANS, sums.numel()))
         firsts, more = best.indices // longest, best.indices % longest
         rows = zip(best.values.tolist(), firsts.tolist(), more.tolist(), strict=True)
         return [(score, window.start + i, window.start + i + n) for score, i, n in rows if score > -math.inf]
 
     def tune(self, inputs: Sequence[AnswerInput], examples: Sequence[Example], scores: Sequence[Scores]) -> None:
-        """The threshold with the best F1; it stays where these records cannot tell."""
+        """Set the threshold to the one with the best F1, if there are unanswerable questions."""
         if not self.allow_impossible or not any(record.impossible for record in inputs):
             return
         decoded = [self.decode(example, some) for example, some in zip(examples, scores, strict=True)]
@@ -308,15 +308,15 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
         return squad_metrics([output.text for output in outputs], gold_texts(inputs))
 
     def judge(self, record: AnswerInput, output: AnswerOutput) -> Judgement:
-        """Right is the F1; the context tells the language, as one answer may be a number."""
+        """Right is the F1. The language is that of the context: an answer may be a number."""
         golds = gold_texts([record])
         right = float(question_scores([output.text], golds, is_chinese([[record.context]]))[1][0])
         truth = " | ".join(dict.fromkeys(golds[0])) or NO_ANSWER
-        shown = f"{record.question} / {record.context}"  # without which nobody can say what is right
+        shown = f"{record.question} / {record.context}"
         return Judgement(shown, truth, output.text or NO_ANSWER, right, output.probability)
 
     def baseline(self, inputs: Sequence[AnswerInput]) -> dict[str, float]:
-        """Never an answer."""
+        """No answer to every question."""
         found = squad_metrics([""] * len(inputs), gold_texts(inputs))
         return {name: found[name] for name in ("exact", "f1")}
 
@@ -327,55 +327,55 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
         return "impossible" if record.impossible else "answerable"
 
 
-class _NotHere(DataError):
-    """The text has no such answer to learn from."""
+class _NotTrainable(DataError):
+    """A question that cannot be trained on."""
 
 
-def _lessons(record: AnswerInput, reading: Reading) -> list[tuple[Window, np.ndarray]]:
-    """Windows, each with first column, last column, and whether the answer is missing."""
+def _training_windows(record: AnswerInput, context: ContextEncoding) -> list[tuple[Window, np.ndarray]]:
+    """Windows with their targets: first column, last column, and whether the answer is missing."""
     if record.answers is None:
         raise DataError(
             f"{record.place}: no answer to learn from; give one, or an empty one where the context has none"
         )
     if record.impossible:
-        return [(window, np.array([0, 0, 1])) for window in reading.windows]
+        return [(window, np.array([0, 0, 1])) for window in context.windows]
     answer = next((answer for answer in record.answers if answer.start is not None), None)
     if answer is None or answer.start is None:
-        raise _NotHere(
+        raise _NotTrainable(
             f"{record.place}: the answer {record.answers[0].text[:40]!r} does not stand in the context, so there is "
             "nothing to learn; copy it from the context"
         )
-    span = _tokens_of(reading.offsets, answer.start, answer.start + len(answer.text))
+    span = _token_range(context.offsets, answer.start, answer.start + len(answer.text))
     if span is None:
-        raise _NotHere(
+        raise _NotTrainable(
             f"{record.place}: the vocabulary has no token for the answer {answer.text[:40]!r}; use a model "
             "of its language"
         )
     first, last = span
-    windows = list(reading.windows)
+    windows = list(context.windows)
     room = windows[0].end - windows[0].start
     if last - first >= room:
-        raise _NotHere(
+        raise _NotTrainable(
             f"{record.place}: the answer of {last - first + 1} tokens, {answer.text[:40]!r}, fits into no window; "
             "shorten it, or read more at once with --length"
         )
-    if not any(_holds(window, first, last) for window in windows):  # it lies across two: have it in the middle of one
+    if not any(_contains(window, first, last) for window in windows):  # add a window centred on it
         start = first - (room - (last - first + 1)) // 2
         windows.append(shifted_window(windows, min(max(0, start), windows[0].total - room)))
     return [
         (window, np.array([first - window.start + window.column, last - window.start + window.column, 0]))
-        if _holds(window, first, last)
+        if _contains(window, first, last)
         else (window, np.array([0, 0, 1]))
         for window in windows
     ]
 
 
-def _holds(window: Window, first: int, last: int) -> bool:
+def _contains(window: Window, first: int, last: int) -> bool:
     return window.start <= first and last < window.end
 
 
-def _tokens_of(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
-    """First and last token that touch these characters; those that begin and end with them, where tokens overlap."""
+def _token_range(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
+    """The first and the last token of these characters; of overlapping tokens those that fit exactly."""
     starts, ends = offsets.T
     touching = np.flatnonzero((starts < ends) & (starts < end) & (ends > start))
     if not len(touching):
@@ -387,7 +387,7 @@ def _tokens_of(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] | N
 
 
 def allowed_columns(batch: Batch) -> Tensor:  # (S, L)
-    """True at the tokens of the context and at the first column, which means no answer."""
+    """True at the tokens of the context, and at the first column, which stands for no answer."""
     columns = torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device)
     context = (batch.token_type_ids == 1) & (columns < batch.lengths[:, None] - 1)  # the frame ends with [SEP]
     return context | (columns == 0)
@@ -398,7 +398,7 @@ def gold_texts(inputs: Sequence[AnswerInput]) -> list[list[str]]:
 
 
 def _beam_spans(scores: Scores, window: Window, solid: Tensor) -> list[tuple[float, int, int]]:
-    """The spans of the joint head that begin and end at tokens with characters."""
+    """The spans of the joint head's beam that start and end at tokens with characters."""
     size = scores["starts"].shape[0]
     firsts = (scores["starts"][:, None].expand(size, size) - window.column).flatten().tolist()
     lasts = (scores["ends"] - window.column).flatten().tolist()

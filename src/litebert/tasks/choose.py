@@ -1,4 +1,4 @@
-"""Which of these options answers the question?
+"""Multiple choice: which option answers the question?
 
 Shapes: B examples, S sequences. An example has a sequence for every option, or, where the passage is long, the same
 number of windows for every option, option after option.
@@ -33,29 +33,29 @@ from litebert.data.tables import (
 from litebert.data.windows import Window, split_into_windows
 from litebert.errors import ConfigError, DataError
 from litebert.model import Albert, AlbertConfig, HeadKind, PooledHead
-from litebert.tasks.base import Judgement, Scores, TrainableTask, pooled_of, symmetric_divergence
-from litebert.tasks.mask import gap
+from litebert.tasks.base import Judgement, Scores, TrainableTask, pooled_states, symmetric_divergence
+from litebert.tasks.mask import joining_space
 from litebert.tokenizer import Tokenizer
 
 MAX_OPTIONS = 20
-MAX_WINDOWS = 4  # of one passage; beyond that, evenly spread ones speak for the rest
+MAX_WINDOWS = 4  # of one passage; of more, evenly spaced ones are used
 SEPARATOR = "|"
 LETTERS = "ABCDEFGHIJKLMNOPQRST"
-NOT_THERE = -1e4  # the score of an option that a question does not have: no chance at all, and finite
+MISSING_OPTION_SCORE = -1e4  # finite, with a probability of 0
 
 
 @dataclass(frozen=True, slots=True)
 class ChooseInput:
-    """A question, the options, the passage it is about, and the right option where it is known."""
+    """A question, the options, the passage, and the right option if it is known."""
 
     question: str
     options: tuple[str, ...]
     text: str = ""
-    """The passage; empty where the question stands alone."""
+    """The passage, if there is one."""
     answer: int | None = None
     """Counted from 0."""
     id: str | None = None
-    """What the file calls it."""
+    """Its id in the file."""
     where: str = field(default="", compare=False, repr=False)
     """The file and line it came from, for errors."""
 
@@ -71,7 +71,7 @@ class ChooseInput:
 
 @dataclass(frozen=True, slots=True)
 class ChooseOutput:
-    """The likeliest option, and what every option got."""
+    """The likeliest option, and the probability of every option."""
 
     choice: int
     """Counted from 0."""
@@ -82,7 +82,7 @@ class ChooseOutput:
 class Choose(TrainableTask[ChooseInput, ChooseOutput]):
     """Every option is read with the question and the passage, and scored from the pooled vector.
 
-    A passage too long for the model is read in windows, and an option counts by the window that speaks most for it.
+    A long passage is split into windows; the score of an option is that of its best window.
     """
 
     name = "choose"
@@ -154,7 +154,7 @@ class Choose(TrainableTask[ChooseInput, ChooseOutput]):
             for record, first in zip(inputs, firsts, strict=True)
         ]
 
-    def labelled(self, inputs: Sequence[ChooseInput], examples: Sequence[Example]) -> list[Example]:
+    def training_examples(self, inputs: Sequence[ChooseInput], examples: Sequence[Example]) -> list[Example]:
         for record in inputs:
             if record.answer is None:
                 raise DataError(f"{record.place}: no answer to learn from; give one, or leave the question out")
@@ -162,7 +162,7 @@ class Choose(TrainableTask[ChooseInput, ChooseOutput]):
         return [Example(example.sequences, target) for example, target in zip(examples, targets, strict=True)]
 
     def scores(self, model: Albert, batch: Batch) -> Scores:
-        return {"scores": model.heads[self.head_name](pooled_of(model.encoder, batch)).squeeze(-1)}  # (S,)
+        return {"scores": model.heads[self.head_name](pooled_states(model.encoder, batch)).squeeze(-1)}  # (S,)
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         assert batch.targets is not None
@@ -191,19 +191,17 @@ class Choose(TrainableTask[ChooseInput, ChooseOutput]):
         return Judgement(shown, record.right or "", output.option, right, max(output.probabilities))
 
     def baseline(self, inputs: Sequence[ChooseInput]) -> dict[str, float]:
-        """Always the same place, or any option: whichever is right more often."""
+        """The most frequent position or a random option, whichever is better."""
         place = Counter(record.answer for record in inputs).most_common(1)[0][1] / len(inputs)
         return {"accuracy": max(place, sum(1 / len(record.options) for record in inputs) / len(inputs))}
 
-    def prior_loss(self, examples: Sequence[Example]) -> float | None:
+    def constant_answer_loss(self, examples: Sequence[Example]) -> float | None:
         return sum(math.log(example.target[1]) for example in examples) / len(examples)
 
 
 def _by_option(scores: Tensor, batch: Batch) -> Tensor:  # (S,) -> (B, MAX_OPTIONS)
-    """The best window of each option; a gradient reaches that window alone.
-
-    How many options there are is known from the targets; without them every window stands for itself.
-    """
+    """The score of the best window of each option. Without targets, which hold the number of options, every window
+    counts as an option."""
     counts = batch.owner.new_zeros(batch.examples).index_add(0, batch.owner, torch.ones_like(batch.owner))
     place = torch.arange(len(scores), device=scores.device) - (counts.cumsum(0) - counts)[batch.owner]
     width = MAX_OPTIONS
@@ -211,7 +209,7 @@ def _by_option(scores: Tensor, batch: Batch) -> Tensor:  # (S,) -> (B, MAX_OPTIO
         width = int(counts.max())
     else:
         place = place // (counts // batch.targets[:, 1])[batch.owner]
-    empty = torch.full((batch.examples * width,), NOT_THERE, device=scores.device)
+    empty = torch.full((batch.examples * width,), MISSING_OPTION_SCORE, device=scores.device)
     cells = batch.owner * width + place
     return empty.scatter_reduce(0, cells, scores.float(), "amax").view(batch.examples, width)
 
@@ -220,7 +218,7 @@ def _texts(record: ChooseInput) -> tuple[str, list[str]]:
     """What stands first, and for every option what stands second."""
     if not record.text:
         return record.question, list(record.options)
-    return record.text, [record.question + gap(record.question, option) + option for option in record.options]
+    return record.text, [record.question + joining_space(record.question, option) + option for option in record.options]
 
 
 def _sequences(first: list[int], seconds: Sequence[list[int]], tokenizer: Tokenizer, max_length: int) -> list[Window]:

@@ -1,4 +1,4 @@
-"""Which class is this text, or this pair of texts?"""
+"""Classification of texts and pairs of texts: one class each."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from torch import Tensor
 from litebert.data.batches import Batch, Example
 from litebert.errors import CheckpointError, ConfigError, DataError, require_extra
 from litebert.model import HeadKind
-from litebert.tasks.base import Judgement, Scores, checked_options, f1_by_label, mean_by_owner, symmetric_divergence
+from litebert.tasks.base import Judgement, Scores, f1_by_label, mean_by_owner, saved_options, symmetric_divergence
 from litebert.tasks.text import TextInput, TextTask, head_kind_of, label_settings, labels_of, pairs_among, pairs_of
 
 MAX_CLASSES = 10_000
-IMBALANCE = 5  # times as many examples of one class as of another are worth a word
-SPARE = (0.001,)  # shares of false alarms at which recall is told
+IMBALANCE_RATIO = 5  # of the largest class to the smallest, from which on a remark is made
+FALSE_ALARM_RATES = (0.001,)  # at which recall is reported
 
 
 @dataclass(frozen=True, slots=True)
 class ClassifyOutput:
-    """The likeliest class and what every class got."""
+    """The likeliest class, and the probability of every class."""
 
     label: str
     probability: float
@@ -34,20 +34,20 @@ class ClassifyOutput:
 
 
 class Exit(NamedTuple):
-    """What comes of stopping where the likeliest class is so likely, on texts that were held out."""
+    """An early-exit threshold, with its results on held-out texts."""
 
     sure: float
     passes: float
-    """On the average."""
+    """On average."""
     agreement: float
-    """The share of texts that get the answer that all passes give."""
+    """The fraction of texts with the same answer as after all passes."""
 
 
 class Classify(TextTask[ClassifyOutput]):
     """Pooled vector, dropout, one score per class."""
 
     name = "classify"
-    problems = (None, "single_label_classification")
+    problem_types = (None, "single_label_classification")
     metric = "accuracy"
 
     def __init__(
@@ -64,8 +64,7 @@ class Classify(TextTask[ClassifyOutput]):
         self._weights = torch.tensor(list(class_weights)) if class_weights else None
         self._smoothing = label_smoothing
         self.exits: list[Exit] = []
-        """How sure to be to answer after fewer passes, and how many that takes; the surest first. Empty where the model
-        has not learned to answer early."""
+        """Early-exit thresholds, the highest first; empty for a model that was not trained for early exit."""
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Classify:
@@ -109,7 +108,7 @@ class Classify(TextTask[ClassifyOutput]):
     def settings(self) -> dict[str, Any]:
         return label_settings(self.labels)
 
-    def labelled(self, inputs: Sequence[TextInput], examples: Sequence[Example]) -> list[Example]:
+    def training_examples(self, inputs: Sequence[TextInput], examples: Sequence[Example]) -> list[Example]:
         numbers = self.targets(inputs)
         return [Example(example.sequences, number) for example, number in zip(examples, numbers, strict=True)]
 
@@ -134,7 +133,7 @@ class Classify(TextTask[ClassifyOutput]):
                 f"{len(counts):,} classes among {len(inputs):,} examples: is that the column of the labels? Name it "
                 "with --columns label=NAME"
             )
-        elif most >= IMBALANCE * least:
+        elif most >= IMBALANCE_RATIO * least:
             found.append(
                 f"imbalance: {most:,} examples of {common!r} and {least:,} of {rare!r}; accuracy hides the rare "
                 "classes: look at macro_f1, and try --class-weights"
@@ -174,7 +173,7 @@ class Classify(TextTask[ClassifyOutput]):
         return found | self._two_class_metrics(true, outputs)
 
     def _two_class_metrics(self, true: Sequence[str], outputs: Sequence[ClassifyOutput]) -> dict[str, float]:
-        """Of two classes, how well each is found, and the rarer at any threshold: what counts for spam or fraud."""
+        """F1 of each of two classes, and the precision-recall curve of the rarer one, as for spam or fraud."""
         if len(self.labels) != 2 or len(set(true)) != 2:
             return {}
         sklearn = require_extra("sklearn.metrics", "train")
@@ -185,7 +184,7 @@ class Classify(TextTask[ClassifyOutput]):
         found = {f"f1_of_{label}": float(sklearn.f1_score(true, answered, pos_label=label)) for label in self.labels}
         found[f"pr_auc_of_{rare}"] = float(sklearn.average_precision_score(is_rare, probability))
         false_alarms, recall, _ = sklearn.roc_curve(is_rare, probability, drop_intermediate=False)
-        for share in SPARE:
+        for share in FALSE_ALARM_RATES:
             found[f"recall_of_{rare}_at_{share:.1%}_false_alarms"] = float(recall[false_alarms <= share].max())
         return found
 
@@ -202,7 +201,7 @@ class Classify(TextTask[ClassifyOutput]):
         counts = Counter(record.label for record in inputs)
         return {"accuracy": counts.most_common(1)[0][1] / len(inputs), "mcc": 0.0}
 
-    def prior_loss(self, examples: Sequence[Example]) -> float | None:
+    def constant_answer_loss(self, examples: Sequence[Example]) -> float | None:
         if self._weights is not None and self._smoothing:
             return None
         shares = np.bincount([example.target for example in examples], minlength=len(self.labels)) / len(examples)
@@ -217,7 +216,7 @@ class Classify(TextTask[ClassifyOutput]):
 
 
 def _exits_of(settings: Mapping[str, Any]) -> list[Exit]:
-    rows = checked_options(settings).get("exits", [])
+    rows = saved_options(settings).get("exits", [])
     numbers = isinstance(rows, list) and all(
         isinstance(row, list) and len(row) == 3 and all(isinstance(one, int | float) for one in row) for row in rows
     )

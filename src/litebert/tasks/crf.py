@@ -1,4 +1,4 @@
-"""Sequences of tags: what they mean, which of them are valid, which is the likeliest, and how likely one is.
+"""Tag sequences: schemes, validity, Viterbi decoding, span probabilities and a linear-chain CRF.
 
 Shapes: S sequences, L columns, W words, C tags.
 """
@@ -18,40 +18,39 @@ from litebert.data.batches import IGNORE_INDEX
 from litebert.model import AlbertConfig, HeadKind, TokenHead
 
 Scheme = Literal["bio", "bioes", "plain"]
-"""How tags mark where a span begins: B and I; B, I, E and S for one word alone; or not, so that each word is a span."""
+"""The prefixes of tags: B and I; B, I, E and S (a single word); or none, so that each word is a span."""
 PREFIXES = {"bio": "BI", "bioes": "BIES"}
-SYNONYMS = {"M": "I", "L": "E", "U": "S"}  # BMES and BILOU are BIOES in other letters
+PREFIX_SYNONYMS = {"M": "I", "L": "E", "U": "S"}  # of BMES and BILOU
 OUTSIDE = ("O", "")
-FORBIDDEN = -1e4  # in training, where an infinite score would give gradients that are not numbers
-SPEED = 100.0
-"""The CRF's scores are this many times its parameters: an encoder's learning rate is too small to move them by what
-decides between tags."""
+FORBIDDEN_SCORE = -1e4  # in training: an infinite score would give NaN gradients
+LEARNING_RATE_FACTOR = 100.0
+"""The CRF's scores are its parameters times this, since the encoder's learning rate is too small for them."""
 
-Part = tuple[str, str]
+TagParts = tuple[str, str]
 """A prefix and a type: ("B", "PER")."""
-Range = tuple[int, int, str]
-"""The first word of a span, the first after it, and its type."""
+WordRange = tuple[int, int, str]
+"""The first word of a span, its end (exclusive), and its type."""
 
 
-def part_of(tag: str) -> Part:
-    """What a tag says. One without prefix marks a span of one word."""
+def parse_tag(tag: str) -> TagParts:
+    """Prefix and type of a tag. One without a prefix is a span of one word."""
     prefix, dash, kind = tag.partition("-")
-    prefix = SYNONYMS.get(prefix, prefix)
+    prefix = PREFIX_SYNONYMS.get(prefix, prefix)
     if dash and kind and prefix in ("B", "I", "E", "S"):
         return prefix, kind
     return OUTSIDE if tag == "O" else ("S", tag)
 
 
 def is_prefixed(tag: str) -> bool:
-    return part_of(tag)[1] not in ("", tag)
+    return parse_tag(tag)[1] not in ("", tag)
 
 
-def ranges_of(tags: Sequence[str]) -> list[Range]:
-    """The spans of any sequence, valid or not, as conlleval reads it: the same rule serves IOB1, IOB2 and BIOES."""
-    ranges: list[Range] = []
+def word_ranges(tags: Sequence[str]) -> list[WordRange]:
+    """The spans of any tag sequence, valid or not, by the rule of conlleval, for IOB1, IOB2 and BIOES."""
+    ranges: list[WordRange] = []
     begun: tuple[int, str] | None = None
     for number, tag in enumerate([*tags, "O"]):
-        prefix, kind = part_of(tag)
+        prefix, kind = parse_tag(tag)
         goes_on = begun is not None and prefix in ("I", "E") and kind == begun[1]
         if begun is not None and not goes_on:
             ranges.append((begun[0], number, begun[1]))
@@ -64,8 +63,8 @@ def ranges_of(tags: Sequence[str]) -> list[Range]:
     return ranges
 
 
-def parts_of(count: int, ranges: Sequence[Range], scheme: Scheme) -> list[Part]:
-    """The tags of so many words that mark these spans."""
+def tags_of_spans(count: int, ranges: Sequence[WordRange], scheme: Scheme) -> list[TagParts]:
+    """The tags of `count` words with these spans."""
     parts = [OUTSIDE] * count
     for first, end, kind in ranges:
         prefixes = ["S"] * (end - first)
@@ -77,7 +76,7 @@ def parts_of(count: int, ranges: Sequence[Range], scheme: Scheme) -> list[Part]:
     return parts
 
 
-def may_follow(left: Part, right: Part, scheme: Scheme) -> bool:
+def may_follow(left: TagParts, right: TagParts, scheme: Scheme) -> bool:
     is_open = left[0] in ("B", "I")
     if right[0] in ("I", "E"):
         return is_open and left[1] == right[1]
@@ -85,31 +84,31 @@ def may_follow(left: Part, right: Part, scheme: Scheme) -> bool:
 
 
 @dataclass(frozen=True)
-class Chain:
-    """What one tag after the other is worth, on top of what each word says."""
+class TransitionScores:
+    """Scores of tag transitions, added to the scores of the words."""
 
     transitions: np.ndarray
     """(C, C) from, to."""
     start: np.ndarray
-    """(C,) for the first word."""
+    """(C,) of the first word's tag."""
     end: np.ndarray
-    """(C,) for the last."""
+    """(C,) of the last word's tag."""
 
-    def __add__(self, other: Chain) -> Chain:
-        return Chain(self.transitions + other.transitions, self.start + other.start, self.end + other.end)
+    def __add__(self, other: TransitionScores) -> TransitionScores:
+        return TransitionScores(self.transitions + other.transitions, self.start + other.start, self.end + other.end)
 
 
-def rules_of(tags: Sequence[str], scheme: Scheme) -> Chain:
-    """0 for what may follow, minus infinity for what may not."""
-    parts = [part_of(tag) for tag in tags]
+def transition_rules(tags: Sequence[str], scheme: Scheme) -> TransitionScores:
+    """0 for valid transitions, minus infinity for the others."""
+    parts = [parse_tag(tag) for tag in tags]
     allowed = np.array([[may_follow(left, right, scheme) for right in parts] for left in parts])
     first = np.array([may_follow(OUTSIDE, part, scheme) for part in parts])
     last = np.array([may_follow(part, OUTSIDE, scheme) for part in parts])
-    return Chain(*(np.where(values, 0.0, -np.inf) for values in (allowed, first, last)))
+    return TransitionScores(*(np.where(values, 0.0, -np.inf) for values in (allowed, first, last)))
 
 
-def best_path(emissions: np.ndarray, chain: Chain) -> list[int]:  # (W, C)
-    """The tags with the largest sum of scores (Viterbi)."""
+def viterbi(emissions: np.ndarray, chain: TransitionScores) -> list[int]:  # (W, C)
+    """The tag sequence with the largest score."""
     best = emissions[0] + chain.start
     came_from = np.zeros(emissions.shape, dtype=np.int64)
     for word in range(1, len(emissions)):
@@ -123,10 +122,14 @@ def best_path(emissions: np.ndarray, chain: Chain) -> list[int]:  # (W, C)
 
 
 def range_probabilities(
-    emissions: np.ndarray, chain: Chain, path: Sequence[int], ranges: Sequence[Range], continuing: np.ndarray
+    emissions: np.ndarray,
+    chain: TransitionScores,
+    path: Sequence[int],
+    ranges: Sequence[WordRange],
+    continuing: np.ndarray,
 ) -> list[float]:
-    """For each span of a path, how likely exactly its words have exactly its tags, among all sequences that the chain
-    allows. `continuing` (C, C) is True where the right tag makes the span of the left one longer."""
+    """The marginal probability of each span of a path, over all valid sequences. `continuing` (C, C) is True where the
+    right tag continues the span of the left one."""
     if not ranges:
         return []
     before, after = _log_forward(emissions, chain), _log_backward(emissions, chain)
@@ -146,8 +149,8 @@ def range_probabilities(
     return found
 
 
-def _log_forward(emissions: np.ndarray, chain: Chain) -> np.ndarray:  # (W, C)
-    """What all beginnings up to a word with a tag are worth."""
+def _log_forward(emissions: np.ndarray, chain: TransitionScores) -> np.ndarray:  # (W, C)
+    """Forward log-scores of each word and tag."""
     values = emissions + 0.0
     values[0] += chain.start
     for word in range(1, len(values)):
@@ -155,8 +158,8 @@ def _log_forward(emissions: np.ndarray, chain: Chain) -> np.ndarray:  # (W, C)
     return values
 
 
-def _log_backward(emissions: np.ndarray, chain: Chain) -> np.ndarray:  # (W, C)
-    """What all ends after a word with a tag are worth."""
+def _log_backward(emissions: np.ndarray, chain: TransitionScores) -> np.ndarray:  # (W, C)
+    """Backward log-scores of each word and tag."""
     values = np.zeros_like(emissions) + chain.end
     for word in range(len(values) - 2, -1, -1):
         values[word] = np.logaddexp.reduce(chain.transitions + emissions[word + 1] + values[word + 1], axis=1)
@@ -164,7 +167,7 @@ def _log_backward(emissions: np.ndarray, chain: Chain) -> np.ndarray:  # (W, C)
 
 
 class CrfHead(TokenHead):
-    """Scores of every token, and of every pair of neighbouring tags: a linear-chain conditional random field."""
+    """A linear-chain conditional random field: scores of tokens and of tag transitions."""
 
     def __init__(self, config: AlbertConfig, num_outputs: int, kind: HeadKind = "linear", dropout: float = 0.0) -> None:
         super().__init__(config, num_outputs, kind, dropout)
@@ -172,19 +175,19 @@ class CrfHead(TokenHead):
         self.start = nn.Parameter(torch.zeros(num_outputs))
         self.end = nn.Parameter(torch.zeros(num_outputs))
 
-    def chain(self, rules: Chain) -> dict[str, Tensor]:
-        """Transitions, start and end with what the rules forbid made worthless."""
+    def chain(self, rules: TransitionScores) -> dict[str, Tensor]:
+        """Transitions, start and end, with the invalid ones masked."""
         given = {"transitions": self.transitions, "start": self.start, "end": self.end}
         return {
-            name: (SPEED * values.float()).masked_fill(
-                torch.from_numpy(np.isneginf(getattr(rules, name))).to(values.device), FORBIDDEN
+            name: (LEARNING_RATE_FACTOR * values.float()).masked_fill(
+                torch.from_numpy(np.isneginf(getattr(rules, name))).to(values.device), FORBIDDEN_SCORE
             )
             for name, values in given.items()
         }
 
 
 def log_likelihood(scores: Tensor, targets: Tensor, transitions: Tensor, start: Tensor, end: Tensor) -> Tensor:  # (S,)
-    """How likely the tags of the labelled columns are, those in between being left out; 0 where there are none.
+    """The log-likelihood of the tags of the labelled columns, without the columns between; 0 if there are none.
 
     `scores` are (S, L, C), `targets` (S, L) with IGNORED, `transitions` (C, C), `start` and `end` (C,).
     """

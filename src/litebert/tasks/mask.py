@@ -1,4 +1,4 @@
-"""Which tokens fit the gaps, and how likely is a text?"""
+"""Masked language modelling: fill masks, measure the masked-token head, score texts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from litebert.data.batches import Batch, Example, collate
 from litebert.data.windows import Window, split_into_windows
 from litebert.errors import ConfigError, DataError
 from litebert.model import Albert, AlbertConfig, MaskedTokenHead
-from litebert.tasks.base import Judgement, Scores, Task, hidden_of
+from litebert.tasks.base import Judgement, Scores, Task, hidden_states
 from litebert.tokenizer import Encoding, Tokenizer
 
-MEASURED = (1, 5)  # how many of the likeliest tokens may hold the right one
-SHARED_WINDOW = 0.5  # of a long text that is scored: every token has half a window before it
+TOP_K = (1, 5)  # the k of the top-k accuracies
+SHARED_WINDOW = 0.5  # of the windows of a long text: every token has half a window of left context
 
-# Scripts written without spaces between words, their punctuation, and the full-width forms of Latin.
+# Scripts without spaces between words, their punctuation, and full-width Latin.
 _NO_SPACES = re.compile(
     r"[\u0e00-\u109f\u1780-\u17ff\u2e80-\u312f\u3190-\u9fff\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\U00020000-\U0003ffff]"
 )
@@ -33,22 +33,22 @@ _NO_SPACES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class MaskInput:
-    """A text with one or more mask tokens, or one of which some tokens are to be hidden."""
+    """A text with one or more mask tokens, or a text and the tokens to mask."""
 
     text: str
     hidden: tuple[int, ...] = ()
-    """Which tokens of the text the model must not see, counted from 0 for [CLS]; none where the text has its masks."""
+    """The tokens to mask, counted from 0 for [CLS]; empty if the text has its masks."""
     truth: tuple[str, ...] = ()
-    """The right token for each mask, where it is known."""
+    """The right token of each mask, if it is known."""
     where: str = field(default="text", compare=False, repr=False)
     """The file and line it came from, for errors."""
     characters: int = 0
-    """Of the text that is hidden, with the space before a word; 0 where nobody has counted."""
+    """The number of masked characters, with the space before a word; 0 = unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """One way to fill one mask."""
+    """A token for one mask."""
 
     token: str
     probability: float
@@ -58,48 +58,48 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class MaskOutput:
-    """For each mask of the text, the likeliest fillings, best first, each as if it were the only one."""
+    """The likeliest tokens of each mask, best first, each predicted independently."""
 
     masks: list[list[Fill]]
     text: str
-    """The whole text with the best filling of every mask."""
+    """The text with the best token in every mask."""
     log_probability: float
-    """Of these fillings together: the sum of their logarithms."""
+    """The summed log-probability of these tokens."""
     truth_log_probability: float | None = None
-    """The same of the tokens that were hidden."""
+    """The summed log-probability of the masked tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A text whose masks were filled one after the other."""
+    """A text whose masks were filled iteratively."""
 
     text: str
     tokens: list[str]
-    """What stands in the masks, in the order of the text."""
+    """The tokens in the masks, in the order of the text."""
     log_probability: float
-    """The sum over the masks, each with what was filled before it in view."""
+    """The sum over the masks, each given those that were filled before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How likely a text is, every token judged by all the others."""
+    """The pseudo-log-likelihood of a text."""
 
     log_probability: float
     """The sum over its tokens."""
     tokens: int
     perplexity: float
-    """Among how many equally likely tokens the model hesitates, on average."""
+    """exp of the negative mean log-probability."""
 
 
 class Mask(Task[MaskInput, MaskOutput]):
-    """The pre-training head, asked."""
+    """The masked-token head of pre-training."""
 
     name = "mask"
     architecture = "AlbertForMaskedLM"
     head_name = "mlm"
     metric = "top1_accuracy"
 
-    def __init__(self, top: int = max(MEASURED)) -> None:
+    def __init__(self, top: int = max(TOP_K)) -> None:
         self.top = top
 
     @classmethod
@@ -126,24 +126,24 @@ class Mask(Task[MaskInput, MaskOutput]):
             if record.hidden and max(record.hidden) >= len(ids):
                 raise DataError(
                     f"{record.where}: token {max(record.hidden)} is to be hidden, and the model reads {len(ids)}; "
-                    f"hide with max_length={max_length}"
+                    f"call mask_random_tokens with max_length={max_length}"
                 )
             hidden = {column: ids[column] for column in record.hidden}
             for column in hidden:
                 ids[column] = tokenizer.mask_id
             asked = [number == tokenizer.mask_id for number in ids]
             _check_masks(record, sum(asked), tokenizer, max_length)
-            # 0 where nothing is asked, else one more than the token that is hidden there, if that is known
+            # 0 for no mask, else 1 + the masked token, if it is known
             target = [one * (1 + hidden.get(column, 0)) for column, one in enumerate(asked)]
             examples.append(Example([replace(encoding, ids=ids)], target, tokenizer, by_token=True))
         return examples
 
     def scores(self, model: Albert, batch: Batch) -> Scores:
-        """For every token the likeliest fillings; the vocabulary is large, so all others stay on the device."""
+        """The likeliest tokens of every mask; the scores of the whole vocabulary stay on the device."""
         assert batch.targets is not None
         targets = batch.targets.flatten()
         rows = (targets > 0).nonzero().squeeze(-1)
-        every = _log_probability(model, hidden_of(model.encoder, batch, rows))
+        every = _log_probability(model, hidden_states(model.encoder, batch, rows))
         best = every.exp().topk(min(self.top, model.config.vocab_size))
         found = {
             "probability": best.values,
@@ -160,39 +160,40 @@ class Mask(Task[MaskInput, MaskOutput]):
     def graph_outputs(self, model: Albert, batch: Batch) -> Scores:
         """The logits of every token: a graph has no list of masks."""
         words = model.encoder.word_embeddings.weight
-        return {"logits": model.heads[self.head_name](hidden_of(model.encoder, batch), words)}
+        return {"logits": model.heads[self.head_name](hidden_states(model.encoder, batch), words)}
 
     def answer(self, record: MaskInput, example: Example, scores: Scores) -> MaskOutput:
-        tokenizer, columns, spans = _gaps(example)
+        tokenizer, columns, spans = _mask_positions(example)
         numbers = scores["number"][0, columns].tolist()
         probabilities = scores["probability"][0, columns].tolist()
         masks = [
             [
-                Fill(tokenizer.token(number), probability, filled_text(record.text, [span], [number], tokenizer))
+                Fill(tokenizer.token(number), probability, fill_text(record.text, [span], [number], tokenizer))
                 for number, probability in zip(*both, strict=True)
             ]
             for span, *both in zip(spans, numbers, probabilities, strict=True)
         ]
-        text = filled_text(record.text, spans, [best for best, *_ in numbers], tokenizer)
+        text = fill_text(record.text, spans, [best for best, *_ in numbers], tokenizer)
         truth = scores["truth"][0, columns].sum().item() if record.hidden else None
         return MaskOutput(masks, text, sum(math.log(best) for best, *_ in probabilities), truth)
 
     def metrics(self, inputs: Sequence[MaskInput], outputs: Sequence[MaskOutput]) -> dict[str, float]:
-        """In which share of the masks the right token is the likeliest, or one of the five likeliest; and the bits that
-        the model would need to say what is hidden, for each of its characters: longer tokens are harder to guess, and
-        say more."""
-        if self.top < max(MEASURED):
-            raise ConfigError(f"top={self.top} fillings are too few to measure by; use {max(MEASURED)} or more")
+        """Top-1 and top-5 accuracy of the masks, and bits per masked character, which is comparable between
+        vocabularies."""
+        if self.top < max(TOP_K):
+            raise ConfigError(f"top={self.top} fillings are too few to measure by; use {max(TOP_K)} or more")
         bare = next((r for r, o in zip(inputs, outputs, strict=True) if len(r.truth) != len(o.masks)), None)
         if bare is not None or not inputs:
             where = "no records" if bare is None else bare.where
-            raise DataError(f"{where}: every mask needs the token that belongs there; make such records with hide")
+            raise DataError(
+                f"{where}: every mask needs the token that belongs there; make such records with mask_random_tokens"
+            )
         pairs = [
             (token, [fill.token for fill in fills])
             for record, output in zip(inputs, outputs, strict=True)
             for token, fills in zip(record.truth, output.masks, strict=True)
         ]
-        shares = {f"top{n}_accuracy": sum(token in found[:n] for token, found in pairs) / len(pairs) for n in MEASURED}
+        shares = {f"top{n}_accuracy": sum(token in found[:n] for token, found in pairs) / len(pairs) for n in TOP_K}
         logs = [output.truth_log_probability for output in outputs if output.truth_log_probability is not None]
         characters = [record.characters for record in inputs]
         if len(logs) < len(outputs) or not all(characters):
@@ -200,25 +201,23 @@ class Mask(Task[MaskInput, MaskOutput]):
         return shares | {"bits_per_character": -sum(logs) / math.log(2) / sum(characters)}
 
     def judge(self, record: MaskInput, output: MaskOutput) -> Judgement:
-        """The share of a text's hidden tokens that are filled in right."""
+        """The fraction of the masks that are filled right."""
         given = [fills[0].token for fills in output.masks]
         right = sum(token == other for token, other in zip(record.truth, given, strict=True)) / len(given)
         sure = sum(fills[0].probability for fills in output.masks) / len(given)
         return Judgement(record.text, " ".join(record.truth), " ".join(given), right, sure)
 
     def baseline(self, inputs: Sequence[MaskInput]) -> dict[str, float]:
-        """Always the tokens that are hidden most often."""
+        """The tokens that are masked most often."""
         counts = Counter(token for record in inputs for token in record.truth)
-        return {f"top{n}_accuracy": sum(c for _, c in counts.most_common(n)) / counts.total() for n in MEASURED}
+        return {f"top{n}_accuracy": sum(c for _, c in counts.most_common(n)) / counts.total() for n in TOP_K}
 
 
-def hide(
+def mask_random_tokens(
     texts: Sequence[str], tokenizer: Tokenizer, max_length: int, rate: float = 0.15, seed: int = 0
 ) -> list[MaskInput]:
-    """Records that ask for tokens which these texts have: a share of each text's tokens, and at least one, is hidden.
-
-    What is special or unknown is never hidden; a text that has nothing else is left out.
-    """
+    """Records with a random share of each text's tokens masked, at least one. Special and unknown tokens are never
+    masked; a text without others is left out."""
     if not 0 < rate < 1:
         raise ConfigError(f"rate={rate} must lie between 0 and 1; 0.15 is usual")
     random, specials = np.random.default_rng(seed), _specials(tokenizer)
@@ -239,11 +238,11 @@ def hide(
 
 
 def _characters(token: str, before: str) -> int:
-    """Of what a token stands for, the space before a word included: "▁" is that, and WordPiece leaves it out."""
+    """The characters of a token, with the space before a word: "▁", or nothing in WordPiece."""
     return len(token.removeprefix("##")) + (not token.startswith(("▁", "##")) and before.isspace())
 
 
-def fill_in_rounds(
+def fill_iteratively(
     model: Albert,
     record: MaskInput,
     example: Example,
@@ -251,11 +250,9 @@ def fill_in_rounds(
     temperature: float,
     generator: torch.Generator,
 ) -> Filled:
-    """Ask `rounds` times, by default once per mask; each time the masks the model is surest of are filled.
-
-    At temperature 0 the likeliest token is taken, otherwise one is drawn.
-    """
-    tokenizer, columns, spans = _gaps(example)
+    """Fill the masks in `rounds` forward passes, by default one per mask; each fills those of the highest probability.
+    At temperature 0 the likeliest token is taken, otherwise one is sampled."""
+    tokenizer, columns, spans = _mask_positions(example)
     sequence: Any = example.sequences[0]
     device = model.encoder.word_embeddings.weight.device
     ids, chosen, total = list(sequence.ids), dict.fromkeys(columns, -1), 0.0
@@ -264,37 +261,37 @@ def fill_in_rounds(
         batch = collate([Example([replace(sequence, ids=ids)])], tokenizer.pad_id).to(device)
         with torch.inference_mode():
             rows = torch.tensor(still_open, device=device)
-            found = _log_probability(model, hidden_of(model.encoder, batch, rows)).cpu()  # (M, V)
+            found = _log_probability(model, hidden_states(model.encoder, batch, rows)).cpu()  # (M, V)
         allowed = found.index_fill(1, torch.tensor(sorted(_specials(tokenizer))), -math.inf)
         allowed[:, tokenizer.vocab_size :] = -math.inf
         surest = allowed.amax(-1).argsort(descending=True, stable=True)[: math.ceil(len(still_open) / rounds_left)]
         for row in surest.tolist():
-            number = _pick(allowed[row], temperature, generator)
+            number = _sample(allowed[row], temperature, generator)
             chosen[still_open[row]] = ids[still_open[row]] = number
             total += float(found[row, number])
     numbers = list(chosen.values())
-    text = filled_text(record.text, spans, numbers, tokenizer)
+    text = fill_text(record.text, spans, numbers, tokenizer)
     return Filled(text, [tokenizer.token(number) for number in numbers], total)
 
 
 def score_texts(
     model: Albert, tokenizer: Tokenizer, texts: Sequence[str], max_length: int, batch_size: int
 ) -> list[Score]:
-    """Hide every token of every text in turn and add up what the model gives for it."""
+    """Mask every token of every text in turn and sum its log-probability."""
     encoded = [encoding.ids[1:-1] for encoding in tokenizer.encode(texts)]
     for number, (text, ids) in enumerate(zip(texts, encoded, strict=True), start=1):
         if not ids or tokenizer.mask_id in ids:
             mask = tokenizer.specials["mask"]
             raise DataError(f"text {number}: {text[:60]!r} cannot be scored; give text, and fill every {mask} first")
     totals = [0.0] * len(encoded)
-    turns = _one_hidden(encoded, tokenizer, max_length)
+    turns = _mask_each_token(encoded, tokenizer, max_length)
     while some := list(islice(turns, batch_size)):
         batch = collate([Example([turn.sequence]) for turn in some], tokenizer.pad_id)
         batch = batch.to(model.encoder.word_embeddings.weight.device)
         length = batch.input_ids.shape[1]
         rows = torch.tensor([number * length + turn.column for number, turn in enumerate(some)]).to(batch.lengths)
         with torch.inference_mode():
-            found = _log_probability(model, hidden_of(model.encoder, batch, rows))  # (S, V)
+            found = _log_probability(model, hidden_states(model.encoder, batch, rows))  # (S, V)
             found = found[range(len(some)), [turn.truth for turn in some]]
         for turn, value in zip(some, found.tolist(), strict=True):
             totals[turn.text] += value
@@ -303,24 +300,24 @@ def score_texts(
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
+class _MaskedPosition:
     text: int
     sequence: Window
     column: int
-    """Where the mask stands,"""
+    """Of the mask."""
     truth: int
-    """and the token it hides."""
+    """The masked token."""
 
 
-def _one_hidden(encoded: Sequence[list[int]], tokenizer: Tokenizer, max_length: int) -> Iterator[_Turn]:
-    """Longest first, so that little is padded; never all at once, which a long text would fill the memory with."""
+def _mask_each_token(encoded: Sequence[list[int]], tokenizer: Tokenizer, max_length: int) -> Iterator[_MaskedPosition]:
+    """Longest first, so that little is padded; lazily, since a long text has many."""
     for text in sorted(range(len(encoded)), key=lambda text: -len(encoded[text])):
         done = 0
         for window in split_into_windows(encoded[text], None, tokenizer, max_length, overlap=SHARED_WINDOW):
             for column in range(window.column + done - window.start, window.column + window.end - window.start):
                 ids = list(window.ids)
                 ids[column] = tokenizer.mask_id
-                yield _Turn(text, replace(window, ids=ids), column, window.ids[column])
+                yield _MaskedPosition(text, replace(window, ids=ids), column, window.ids[column])
             done = window.end
 
 
@@ -328,7 +325,7 @@ def _log_probability(model: Albert, hidden: Tensor) -> Tensor:  # (M, H) -> (M, 
     return model.heads[Mask.head_name](hidden, model.encoder.word_embeddings.weight).float().log_softmax(-1)
 
 
-def _pick(scores: Tensor, temperature: float, generator: torch.Generator) -> int:
+def _sample(scores: Tensor, temperature: float, generator: torch.Generator) -> int:
     if temperature == 0:
         return int(scores.argmax())
     return int(torch.multinomial((scores / temperature).softmax(-1), 1, generator=generator))
@@ -343,7 +340,7 @@ def _check_masks(record: MaskInput, found: int, tokenizer: Tokenizer, max_length
     if not found:
         raise DataError(
             f"{record.where}: {record.text[:60]!r} has no {mask} in its first {max_length} tokens; "
-            f"put {mask} where a word is missing, or use a model that was taught another task"
+            f"put {mask} where a word is missing, or use a model trained for another task"
         )
     if record.text.count(mask) > found:
         raise DataError(
@@ -352,8 +349,8 @@ def _check_masks(record: MaskInput, found: int, tokenizer: Tokenizer, max_length
         )
 
 
-def _gaps(example: Example) -> tuple[Tokenizer, list[int], list[tuple[int, int]]]:
-    """The tokenizer, the columns of the masks, and which characters of the text each stands for."""
+def _mask_positions(example: Example) -> tuple[Tokenizer, list[int], list[tuple[int, int]]]:
+    """The tokenizer, the columns of the masks, and their characters in the text."""
     encoding = example.sequences[0]
     assert isinstance(encoding, Encoding)
     columns = [column for column, masked in enumerate(example.target) if masked]
@@ -361,26 +358,26 @@ def _gaps(example: Example) -> tuple[Tokenizer, list[int], list[tuple[int, int]]
     return example.notes, columns, [offsets[column] for column in columns]
 
 
-def filled_text(text: str, spans: Sequence[tuple[int, int]], numbers: Sequence[int], tokenizer: Tokenizer) -> str:
-    """The text with these tokens where the spans are; everything else stays as it was written."""
+def fill_text(text: str, spans: Sequence[tuple[int, int]], numbers: Sequence[int], tokenizer: Tokenizer) -> str:
+    """The text with these tokens in place of the spans."""
     done, at = "", 0
     for (start, end), number in zip(spans, numbers, strict=True):
         done, at = done + text[at:start], end
         token = tokenizer.token(number)
         if token.startswith("▁") or number in tokenizer.added:
             word = token.removeprefix("▁")
-            done += gap(done, word) + word
+            done += joining_space(done, word) + word
         elif token.startswith("##") and len(token) > 2:
             done = done.rstrip(" ") + token[2:]
         elif tokenizer.decode([number, number], skip_special=False) == token * 2:
-            done = done.rstrip(" ") + token  # it never has a space before it, whatever the text has
+            done = done.rstrip(" ") + token  # a token that never follows a space
         else:
             done += token
     return done + text[at:]
 
 
-def gap(left: str, right: str) -> str:
-    """The space between two texts, where their scripts want one."""
+def joining_space(left: str, right: str) -> str:
+    """The space to put between two texts, empty where their scripts have none."""
     if not left or not right or left[-1].isspace() or right[0].isspace():
         return ""
     opens = unicodedata.category(left[-1]) in ("Ps", "Pi")

@@ -1,4 +1,4 @@
-"""Which of these labels does this text have? Any number of them."""
+"""Multi-label classification: any number of labels per text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from litebert.data.batches import Batch, Example
 from litebert.errors import CheckpointError, DataError, require_extra
 from litebert.model import HeadKind
-from litebert.tasks.base import Judgement, Scores, checked_options, f1_by_label, mean_by_owner
+from litebert.tasks.base import Judgement, Scores, f1_by_label, mean_by_owner, saved_options
 from litebert.tasks.classify import MAX_CLASSES
 from litebert.tasks.text import TextInput, TextTask, head_kind_of, label_settings, labels_of, pairs_among, pairs_of
 
@@ -25,17 +25,17 @@ SEPARATOR = "|"
 
 @dataclass(frozen=True, slots=True)
 class MultilabelOutput:
-    """The labels above their thresholds, likeliest first, and what every label got."""
+    """The labels above their thresholds, likeliest first, and the probability of every label."""
 
     labels: list[str]
     probabilities: dict[str, float]
 
 
 class Multilabel(TextTask[MultilabelOutput]):
-    """Pooled vector, dropout, one yes or no per label."""
+    """Pooled vector, dropout, one binary score per label."""
 
     name = "multilabel"
-    problems = ("multi_label_classification",)
+    problem_types = ("multi_label_classification",)
     metric = "micro_f1"
 
     def __init__(
@@ -53,7 +53,7 @@ class Multilabel(TextTask[MultilabelOutput]):
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Multilabel:
         labels = labels_of(settings, 1)
-        thresholds = checked_options(settings).get("thresholds", [])
+        thresholds = saved_options(settings).get("thresholds", [])
         if thresholds and (
             len(thresholds) != len(labels) or not all(isinstance(t, float) and 0 <= t <= 1 for t in thresholds)
         ):
@@ -92,12 +92,12 @@ class Multilabel(TextTask[MultilabelOutput]):
         return tuple(sorted({str(label).strip() for label in value} - {""}))
 
     def settings(self) -> dict[str, Any]:
-        return label_settings(self.labels) | {"problem_type": self.problems[0]}
+        return label_settings(self.labels) | {"problem_type": self.problem_types[0]}
 
     def options(self) -> dict[str, Any]:
         return super().options() | {"thresholds": self.thresholds}
 
-    def labelled(self, inputs: Sequence[TextInput], examples: Sequence[Example]) -> list[Example]:
+    def training_examples(self, inputs: Sequence[TextInput], examples: Sequence[Example]) -> list[Example]:
         return [Example(example.sequences, row) for example, row in zip(examples, self._matrix(inputs), strict=True)]
 
     def check(self, inputs: Sequence[TextInput]) -> None:
@@ -130,7 +130,7 @@ class Multilabel(TextTask[MultilabelOutput]):
         return MultilabelOutput([self.labels[number] for number in found], dict(zip(self.labels, row, strict=True)))
 
     def tune(self, inputs: Sequence[TextInput], examples: Sequence[Example], scores: Sequence[Scores]) -> None:
-        """For each label the threshold with the best F1; one half for a label that no validation record has."""
+        """Set the threshold of each label to the one with the best F1; 0.5 for a label without validation records."""
         truth = self._matrix(inputs)
         probability = torch.stack([some["scores"].float().mean(0).sigmoid() for some in scores]).numpy()
         for number in range(len(self.labels)):
@@ -167,14 +167,14 @@ class Multilabel(TextTask[MultilabelOutput]):
         }
 
     def judge(self, record: TextInput, output: MultilabelOutput) -> Judgement:
-        """Right is the share of the labels, given or true, that are both."""
+        """Right is the Jaccard index of the true and the predicted labels."""
         true, given = set(record.label), set(output.labels)
         right = len(true & given) / len(true | given) if true | given else 1.0
         sure = [max(p, 1 - p) for p in output.probabilities.values()]
         return Judgement(record.shown, ", ".join(record.label), ", ".join(output.labels), right, min(sure))
 
     def baseline(self, inputs: Sequence[TextInput]) -> dict[str, float]:
-        """Always the labels that make the best of answering the same for all."""
+        """The best constant set of labels."""
         counts = [n for _, n in Counter(label for record in inputs for label in record.label).most_common()]
         total, best, right = sum(counts), 0.0, 0
         for number, count in enumerate(counts, start=1):
@@ -182,7 +182,7 @@ class Multilabel(TextTask[MultilabelOutput]):
             best = max(best, 2 * right / (total + number * len(inputs)))
         return {"micro_f1": best}
 
-    def prior_loss(self, examples: Sequence[Example]) -> float | None:
+    def constant_answer_loss(self, examples: Sequence[Example]) -> float | None:
         share = np.mean([example.target for example in examples], axis=0).clip(1e-7, 1 - 1e-7)
         return float(-(share * np.log(share) + (1 - share) * np.log(1 - share)).mean())
 
@@ -191,12 +191,12 @@ class Multilabel(TextTask[MultilabelOutput]):
 
 
 def _best_threshold(truth: np.ndarray, probability: np.ndarray) -> float:
-    """Halfway between the two probabilities where F1 is largest when all above are answered with yes."""
+    """The threshold with the largest F1, halfway between two probabilities."""
     order = np.argsort(-probability, kind="stable")
     right = truth[order].cumsum()
     f1 = 2 * right / (np.arange(1, len(order) + 1) + truth.sum())
-    ordered = probability[order].astype(np.float64)  # so that there is something between any two
-    changes = np.append(ordered[:-1] > ordered[1:], True)  # a cut between equals is none
+    ordered = probability[order].astype(np.float64)  # float64, so that there is a value between any two
+    changes = np.append(ordered[:-1] > ordered[1:], True)  # equal values cannot be separated
     best = int(np.where(changes, f1, -1).argmax())
     below = ordered[best + 1] if best + 1 < len(ordered) else 0.0
     return float((ordered[best] + below) / 2)

@@ -1,4 +1,4 @@
-"""The paper's objective: which token was hidden, and were the two segments swapped?"""
+"""ALBERT's pre-training objective, masked tokens and sentence order; growing a model during pre-training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from litebert.model.hooks import has_kernels
 
 
 class PretrainingObjective(nn.Module):
-    """A batch in, losses and accuracies out.
+    """Losses and accuracies of a batch.
 
     Sums are divided by the counts of the whole step, so that the figures of its micro-batches and ranks add up to the
     figures of the step, however it was split.
@@ -28,14 +28,14 @@ class PretrainingObjective(nn.Module):
         super().__init__()
         self.albert, self.order_weight = albert, order_weight
         self.score = score_tokens
-        """The vocabulary's part. `torch.compile` it and the logits are never written out in full precision."""
+        """The masked-token loss. Compiled, it never stores the logits in full precision."""
 
     def forward(
         self, batch: PretrainingBatch, depth: int, longest: int, masked: Tensor, paired: Tensor
     ) -> dict[str, Tensor]:
-        """`masked` and `paired` count the hidden tokens and the pairs of the whole step."""
+        """`masked` and `paired`: the number of masked tokens and of pairs in the whole step."""
         encoder = self.albert.encoder
-        # the last pass is finished, and the vocabulary scored, only where something is hidden or a sequence begins
+        # the last pass and the vocabulary are computed only at masked tokens and at the start of sequences
         hidden = encoder.packed(
             batch.input_ids, batch.lengths, batch.token_type_ids, depth=depth, longest=longest,
             rows=torch.cat([batch.positions, batch.first]),
@@ -111,33 +111,33 @@ def grow_vocabulary(albert: Albert, vocab_size: int) -> Albert:
     return grown
 
 
-UNTRAINED = 1 / 3
-"""Positions are taken for untrained where they are shorter than this share of the trained ones: they begin small."""
-FEWEST = 16
-"""Trained positions from which others can be told."""
+UNTRAINED_NORM_RATIO = 1 / 3
+"""Positions with a norm below this share of the trained ones' median are untrained."""
+MIN_TRAINED_POSITIONS = 16
+"""Fewer are not extrapolated."""
 
 
 @torch.no_grad()
 def grow_positions(encoder: Encoder, known: int, wanted: int) -> bool:
-    """Let untrained positions go on as the trained ones do, `known` of them or more; False if there are none.
+    """Extrapolate `known` or more trained positions to the untrained ones; False if there are none.
 
-    As they begin, a model of which the others are long trained did not learn them in 2,650 steps (docs/log.md).
+    From their initial values a trained model did not learn new positions in 2,650 steps (docs/log.md).
     """
     table = encoder.position_embeddings.weight
     norms = table.norm(dim=1)
-    trained = (norms[:wanted] > UNTRAINED * norms[:known].median()).nonzero()
+    trained = (norms[:wanted] > UNTRAINED_NORM_RATIO * norms[:known].median()).nonzero()
     known = max(known, int(trained.max()) + 1)  # texts may have been cut shorter since
-    if known >= wanted or known < FEWEST:
+    if known >= wanted or known < MIN_TRAINED_POSITIONS:
         return False
     edge = max(1, known // 32)  # the last ones have seen little but [SEP]
-    table[known - edge : wanted] = continued(table[edge : known - edge], wanted - known + edge).to(table)
+    table[known - edge : wanted] = extrapolate(table[edge : known - edge], wanted - known + edge).to(table)
     return True
 
 
-def continued(walk: Tensor, steps: int, share: float = 0.95) -> Tensor:
-    """So many more rows of a walk that turns a little at every step, as trained positions do.
+def extrapolate(walk: Tensor, steps: int, share: float = 0.95) -> Tensor:
+    """Further rows of a sequence of vectors that rotates a little at every step, as trained positions do.
 
-    In the few directions that hold this share of its variance, the rotation that takes each row to the next goes on.
+    The rotation from each row to the next is fitted in the principal components with this share of the variance.
     """
     rows = walk.double()
     centre = rows.mean(dim=0)
@@ -166,7 +166,7 @@ def flops_per_token(config: AlbertConfig, depth: float, length: float, mask_rate
 
 
 def unigram_entropy(ids: Sequence[np.ndarray], most: int = 4_000_000) -> float:
-    """The loss of a model that knows only how frequent each token is: the first plateau that training must leave."""
+    """The loss of a unigram model: the first plateau of training."""
     counts = np.bincount(np.concatenate([part[: most // len(ids)] for part in ids]))
     share = counts[counts > 0] / counts.sum()
     return float(-(share * np.log(share)).sum())

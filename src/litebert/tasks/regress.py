@@ -1,4 +1,4 @@
-"""Which number belongs to this text, or this pair of texts?"""
+"""Regression: a number for a text or a pair of texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from litebert.data.batches import Batch, Example
 from litebert.errors import CheckpointError, DataError, require_extra
 from litebert.model import HeadKind
-from litebert.tasks.base import Judgement, Scores, checked_options, mean_by_owner
+from litebert.tasks.base import Judgement, Scores, mean_by_owner, saved_options
 from litebert.tasks.text import TextInput, TextTask, head_kind_of, pairs_among, pairs_of
 
 
@@ -30,7 +30,7 @@ class Regress(TextTask[RegressOutput]):
     """Pooled vector, dropout, one number."""
 
     name = "regress"
-    problems = ("regression",)
+    problem_types = ("regression",)
     metric = "pearson"
 
     def __init__(
@@ -41,14 +41,14 @@ class Regress(TextTask[RegressOutput]):
         spread: float = 1.0,
         pairs: bool | None = None,
     ) -> None:
-        """The head says by how many times `deviation` a number lies above `mean`. A finished model's says the number
-        itself, and `spread` is how far the numbers that it learned lay apart."""
+        """The head predicts standardized numbers: the distance from `mean` in units of `deviation`. The head of a saved
+        model predicts the number itself; `spread` is the standard deviation of the training data."""
         super().__init__(1, head, pairs)
         self._mean, self._deviation, self.spread = mean, deviation, spread
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Regress:
-        spread = checked_options(settings).get("spread", 1.0)
+        spread = saved_options(settings).get("spread", 1.0)
         if not isinstance(spread, (int, float)) or not 0 < spread < math.inf:
             raise CheckpointError(f"spread={spread!r} in config.json must be a number above 0")
         return cls(head_kind_of(settings), spread=float(spread), pairs=pairs_of(settings))
@@ -75,20 +75,20 @@ class Regress(TextTask[RegressOutput]):
         return number
 
     def settings(self) -> dict[str, Any]:
-        return {"problem_type": self.problems[0], "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+        return {"problem_type": self.problem_types[0], "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
 
     def options(self) -> dict[str, Any]:
         return super().options() | {"spread": self.spread}
 
-    def to_save(self, head: nn.Module) -> tuple[Regress, nn.Module]:
-        """The unit goes into the last layer, so that transformers computes the number too."""
+    def for_saving(self, head: nn.Module) -> tuple[Regress, nn.Module]:
+        """Fold mean and deviation into the last layer, so that transformers computes the number too."""
         finished: Any = copy.deepcopy(head)
         with torch.no_grad():
             finished.linear.weight.mul_(self._deviation)
             finished.linear.bias.mul_(self._deviation).add_(self._mean)
         return Regress(self.head_kind, spread=self.spread, pairs=self.pairs), finished
 
-    def labelled(self, inputs: Sequence[TextInput], examples: Sequence[Example]) -> list[Example]:
+    def training_examples(self, inputs: Sequence[TextInput], examples: Sequence[Example]) -> list[Example]:
         targets = np.array([record.label for record in inputs], dtype=np.float32)
         return [Example(example.sequences, target) for example, target in zip(examples, targets, strict=True)]
 
@@ -115,13 +115,13 @@ class Regress(TextTask[RegressOutput]):
         }
 
     def judge(self, record: TextInput, output: RegressOutput) -> Judgement:
-        """Right falls with the error, and is a half where that is as large as the numbers usually lie apart."""
+        """Right falls with the error, and is 0.5 for an error of one standard deviation of the training data."""
         right = 1 / (1 + abs(record.label - output.value) / self.spread)
         return Judgement(record.shown, f"{record.label:g}", f"{output.value:.3f}", right)
 
     def baseline(self, inputs: Sequence[TextInput]) -> dict[str, float]:
-        """Always the mean."""
+        """The mean."""
         return {"pearson": 0.0, "rmse": float(np.std([record.label for record in inputs]))}
 
-    def prior_loss(self, examples: Sequence[Example]) -> float | None:
+    def constant_answer_loss(self, examples: Sequence[Example]) -> float | None:
         return float(np.var([example.target for example in examples])) / self._deviation**2

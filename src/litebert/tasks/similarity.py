@@ -1,4 +1,4 @@
-"""How alike are two texts? Each gets a vector of its own, which can be kept, and the cosine of the two answers.
+"""Semantic similarity with a bi-encoder: each text has a vector, and the cosine of two is the score.
 
 Shapes: B examples, S sequences, D of the vectors.
 """
@@ -21,7 +21,7 @@ from litebert.errors import CheckpointError, ConfigError, DataError, require_ext
 from litebert.measure.retrieval import GAIN_AT, retrieval_scores
 from litebert.model import Albert, AlbertConfig, HeadKind
 from litebert.model.sentence_head import Pooling, SentenceHead, SentenceMap, unit
-from litebert.tasks.base import Judgement, Scores, TrainableTask, checked_options, vectors_of
+from litebert.tasks.base import Judgement, Scores, TrainableTask, saved_options, sentence_vectors
 from litebert.tasks.similarity_files import Kind, SimilarInput, kind_of, parse_similar, read_similar
 from litebert.tasks.similarity_losses import SCALE, cosent, multiple_negatives_ranking, supervised_contrastive
 from litebert.tokenizer import Tokenizer
@@ -34,9 +34,9 @@ LOSSES: dict[Kind, tuple[Loss, ...]] = {
     "classes": ("contrast", "simcse"),
     "plain": ("simcse",),
 }
-"""What can be learned with from each kind of file; the first is taken by itself."""
-NOBODY = -1
-"""In the place of a text where an example has fewer than others."""
+"""The losses for each kind of file; the first is the default."""
+NO_TEXT = -1
+"""The padding of text numbers."""
 METRICS: dict[Kind, str] = {
     "scored": "spearman", "labelled": "accuracy", "positives": f"ndcg@{GAIN_AT}", "classes": "map", "plain": "spread"
 }  # fmt: skip
@@ -44,23 +44,23 @@ METRICS: dict[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class SimilarOutput:
-    """How alike the two are."""
+    """The similarity of the two texts."""
 
     score: float
-    """The cosine of their vectors; of a single text 1."""
-    vectors: np.ndarray = field(repr=False, compare=False, metadata={"told": False})
-    """(texts, D), of length 1: of the text, its partner, and what does not belong to it."""
+    """The cosine of their vectors; 1 for a single text."""
+    vectors: np.ndarray = field(repr=False, compare=False, metadata={"serialized": False})
+    """(texts, D), normalized: of the text, the second text, and the negatives."""
 
 
 class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
-    """One encoder reads each text alone; what is learned is a space in which cosines tell."""
+    """A bi-encoder: one encoder reads each text alone."""
 
     name = "similarity"
     architecture = "AlbertModel"
-    problems = ("litebert similarity",)  # AlbertModel alone does not mean this task
+    problem_types = ("litebert similarity",)  # AlbertModel alone does not mean this task
     head_name = SentenceHead.name
     metric = "spearman"
-    compares = True
+    needs_random_batches = True
 
     def __init__(
         self,
@@ -72,9 +72,8 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
         scale: tuple[float, float] = (0.0, 1.0),
         kind: Kind | None = None,
     ) -> None:
-        """`sizes`: the first so many numbers of a vector are to tell by themselves (Matryoshka), beside all of them.
-        Cosines from `threshold` on mean that two are alike; labels go from the first of `scale` to the second. `kind`
-        is what was known of the texts that it learns from."""
+        """`sizes`: dimensions of truncated vectors that are trained too (Matryoshka). Two texts are similar if their
+        cosine is at least `threshold`; `scale`: the range of the labels; `kind`: that of the training data."""
         self.kind = kind
         self.loss_name, self.pooling, self.last_passes = loss, pooling, last_passes
         self.sizes, self.threshold, self.scale = tuple(sorted(set(sizes), reverse=True)), threshold, scale
@@ -83,7 +82,7 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Similarity:
-        options = checked_options(settings)
+        options = saved_options(settings)
         try:
             low, high = options.get("scale", (0.0, 1.0))
             sizes, threshold = [int(size) for size in options.get("sizes", [])], float(options.get("threshold", 0.5))
@@ -127,8 +126,8 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
         plain = SentenceMap.plain(config.hidden_size, self.pooling or "mean", self.last_passes or 1)
         return SentenceHead(plain)
 
-    def first_head(self, config: AlbertConfig, before: Mapping[str, nn.Module]) -> nn.Module:
-        """The one that the model has, if it pools as is asked for."""
+    def initial_head(self, config: AlbertConfig, before: Mapping[str, nn.Module]) -> nn.Module:
+        """The model's own sentence head, if it has the wanted pooling."""
         if (self.last_passes or 1) > config.num_hidden_layers:
             raise ConfigError(f"last_passes={self.last_passes} must be at most the {config.num_hidden_layers} it has")
         known: Any = before.get(SentenceHead.name)
@@ -154,7 +153,7 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
         return [Example([next(encodings) for _ in record.texts]) for record in inputs]
 
     def scores(self, model: Albert, batch: Batch) -> Scores:
-        return {"vectors": vectors_of(model, batch, self.head_name)}
+        return {"vectors": sentence_vectors(model, batch, self.head_name)}
 
     def answer(self, record: SimilarInput, example: Example, scores: Scores) -> SimilarOutput:
         vectors = F.normalize(scores["vectors"].float(), dim=1).numpy()
@@ -166,17 +165,17 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
     def needs_dropout(self) -> bool:
         return self.loss_name == "simcse"
 
-    def labelled(self, inputs: Sequence[SimilarInput], examples: Sequence[Example]) -> list[Example]:
+    def training_examples(self, inputs: Sequence[SimilarInput], examples: Sequence[Example]) -> list[Example]:
         numbers: dict[str, int] = {}
         number = [[numbers.setdefault(text, len(numbers)) for text in record.texts] for record in inputs]
-        if self.loss_name == "simcse":  # every text once, read twice
+        if self.loss_name == "simcse":  # each text once, in two passes
             once = {owner: one for own, example in zip(number, examples, strict=True)
                     for owner, one in zip(own, example.sequences, strict=True)}  # fmt: skip
             return [Example([one, one], np.array([owner, owner])) for owner, one in once.items()]
         if self.loss_name == "negatives":
             most = max(map(len, number))
             return [
-                replace(example, target=np.array(own + [NOBODY] * (most - len(own))))
+                replace(example, target=np.array(own + [NO_TEXT] * (most - len(own))))
                 for record, own, example in zip(inputs, number, examples, strict=True)
                 if record.label in (None, 1.0)
             ]
@@ -185,7 +184,7 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
         return [replace(example, target=target) for example, target in zip(examples, targets, strict=True)]
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
-        """The mean over the sizes in which vectors are to tell."""
+        """The mean over the sizes."""
         vectors = scores["vectors"].float()
         sizes = sorted({vectors.shape[1], *self.sizes}, reverse=True)
         return torch.stack([self._loss(F.normalize(vectors[:, :size], dim=1), batch) for size in sizes]).mean()
@@ -201,10 +200,10 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
             return cosent((left * right).sum(1), targets)
         rest = torch.ones(len(vectors), dtype=torch.bool, device=vectors.device)
         rest[first] = rest[first + 1] = False
-        numbers = targets[targets != NOBODY]  # (S,) which text each sequence is
+        numbers = targets[targets != NO_TEXT]  # (S,) the text of each sequence
         anchors, partners = numbers[first], numbers[first + 1]
         candidates = torch.cat([partners, numbers[rest]])
-        same = (anchors[:, None] == candidates) | (partners[:, None] == candidates)  # one text in two places
+        same = (anchors[:, None] == candidates) | (partners[:, None] == candidates)  # a repeated text is no negative
         same[:, : len(anchors)] |= anchors[:, None] == anchors
         return multiple_negatives_ranking(left, torch.cat([right, vectors[rest]]), same)
 
@@ -218,18 +217,18 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
         return METRICS[self._kind_of(inputs)]
 
     def _kind_of(self, inputs: Sequence[SimilarInput]) -> Kind:
-        """Of scores, a part may happen to be 0 and 1 alone."""
+        """A part of scored pairs may happen to have only the labels 0 and 1."""
         kind = kind_of(inputs)
         return "scored" if kind == "labelled" and self.kind == "scored" else kind
 
     def tune(self, inputs: Sequence[SimilarInput], examples: Sequence[Example], scores: Sequence[Scores]) -> None:
-        """The threshold with which most pairs are told right."""
+        """Set the threshold to the one with the best accuracy."""
         if self._kind_of(inputs) == "labelled":
             found = [self.answer(*three).score for three in zip(inputs, examples, scores, strict=True)]
-            self.threshold = best_threshold(np.array(found), _truth(inputs) > 0)
+            self.threshold = best_threshold(np.array(found), _labels_of(inputs) > 0)
 
     def metrics(self, inputs: Sequence[SimilarInput], outputs: Sequence[SimilarOutput]) -> dict[str, float]:
-        """By what is known; with several sizes, the one that decides for each of them too."""
+        """The metrics of the kind of data, and the deciding one for each of the sizes."""
         kind = self._kind_of(inputs)
         found = self._metrics(kind, inputs, [output.vectors for output in outputs])
         for size in self.sizes:
@@ -241,8 +240,8 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
         if kind == "plain":
             return {"spread": _spread(np.stack([one[0] for one in vectors]))}
         if kind in ("positives", "classes"):
-            return _found(inputs, vectors, kind == "classes")
-        cosines, truth = np.array([one[0] @ one[1] for one in vectors]), _truth(inputs)
+            return _retrieval_metrics(inputs, vectors, kind == "classes")
+        cosines, truth = np.array([one[0] @ one[1] for one in vectors]), _labels_of(inputs)
         stats = require_extra("scipy.stats", "train")
         varied = len(set(truth)) > 1 and len(set(cosines)) > 1
         found = {
@@ -273,11 +272,11 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
         return Judgement(record.shown, truth, f"{output.score:.3f}", right)
 
     def baseline(self, inputs: Sequence[SimilarInput]) -> dict[str, float]:
-        """All pairs the same: no correlation, and the commoner label."""
+        """A constant score: no correlation, and the majority label."""
         kind = self._kind_of(inputs)
         if kind == "scored":
             return {"spearman": 0.0, "pearson": 0.0}
-        share = float((_truth(inputs) > 0).mean()) if kind == "labelled" else 0.0
+        share = float((_labels_of(inputs) > 0).mean()) if kind == "labelled" else 0.0
         return {"accuracy": max(share, 1 - share)} if kind == "labelled" else {}
 
     def remarks(self, inputs: Sequence[SimilarInput]) -> list[str]:
@@ -287,23 +286,25 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
         return str(record.label) if kind_of([record]) in ("labelled", "classes") else ""
 
     def group(self, record: SimilarInput) -> str | None:
-        """What belongs to one text is found among all that do, so it stays together."""
+        """The texts that belong to one text are ranked together, so they stay in one split."""
         return record.text if kind_of([record]) == "positives" else None
 
 
 def best_threshold(scores: np.ndarray, alike: np.ndarray) -> float:
-    """Between two scores, so that as many as possible are on their side of it; of equals the middle one."""
+    """The threshold with the best accuracy, halfway between two scores; of several the middle one."""
     order = np.argsort(scores, kind="stable")
     ordered, right = scores[order], alike[order]
-    correct = right.sum() + np.concatenate([[0], np.cumsum(np.where(right, -1, 1))])  # with so many below it
-    correct[1:-1][ordered[:-1] == ordered[1:]] = -1  # nothing lies between two that are equal
+    correct = right.sum() + np.concatenate([[0], np.cumsum(np.where(right, -1, 1))])  # by the number of scores below it
+    correct[1:-1][ordered[:-1] == ordered[1:]] = -1  # equal scores cannot be separated
     edges = np.concatenate([[ordered[0] - 1e-3], (ordered[:-1] + ordered[1:]) / 2, [ordered[-1] + 1e-3]])
     best = np.flatnonzero(correct == correct.max())
     return float(edges[best[len(best) // 2]])
 
 
-def _found(inputs: Sequence[SimilarInput], vectors: Sequence[np.ndarray], classes: bool) -> dict[str, float]:
-    """How well each text finds those of its class; or what belongs to it, among all that others are compared with."""
+def _retrieval_metrics(
+    inputs: Sequence[SimilarInput], vectors: Sequence[np.ndarray], classes: bool
+) -> dict[str, float]:
+    """Retrieval of the texts of the same class; or of the positives among all candidates."""
     if classes:
         own = np.stack([one[0] for one in vectors])
         by_label = dict[Any, set[int]]()
@@ -326,11 +327,11 @@ def _found(inputs: Sequence[SimilarInput], vectors: Sequence[np.ndarray], classe
 
 
 def _spread(vectors: np.ndarray) -> float:
-    """How evenly vectors fill the space, 0 if all are the same: minus the uniformity of Wang and Isola (2020)."""
+    """Minus the uniformity of Wang and Isola (2020): how evenly vectors fill the space, 0 if all are the same."""
     some = vectors[: 1 << 11]
     away = 2 - 2 * (some @ some.T)[~np.eye(len(some), dtype=bool)]
     return float(-np.log(np.exp(-2 * away).mean())) if len(some) > 1 else 0.0
 
 
-def _truth(inputs: Sequence[SimilarInput]) -> np.ndarray:
+def _labels_of(inputs: Sequence[SimilarInput]) -> np.ndarray:
     return np.array([record.label for record in inputs], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Texts that are alike or not, as files say it: pairs with scores or labels, NLI, triples, classes, plain sentences."""
+"""Files of similar texts: pairs with scores or labels, NLI, triplets, classes, plain sentences."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from litebert.data.tables import (
 from litebert.errors import DataError
 
 Kind = Literal["scored", "labelled", "positives", "classes", "plain"]
-"""What is known: how alike two texts are; whether they are; which belong together; which class each has; nothing."""
-ALIKE, NEITHER, UNLIKE = "entailment", "neutral", "contradiction"
-NLI = (ALIKE, NEITHER, UNLIKE)
-DISPUTED = "-"
-"""In NLI's files, where people did not agree."""
-MOST_NEGATIVES = 16
+"""What the labels are: scores of pairs, 0 or 1, only positive pairs, classes of single texts, or none."""
+ENTAILMENT, NEUTRAL, CONTRADICTION = "entailment", "neutral", "contradiction"
+NLI = (ENTAILMENT, NEUTRAL, CONTRADICTION)
+NO_CONSENSUS = "-"
+"""The label of NLI files without agreement of the annotators."""
+MAX_NEGATIVES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class SimilarInput:
-    """A text, the one it is compared with, and what is known of the two."""
+    """A text, the text it is compared with, and the label."""
 
     text: str
     text_b: str | None = None
     label: float | str | None = None
-    """How alike the two are, or whether (1 or 0); of a single text its class."""
+    """The score of the pair, or 1 or 0; the class of a single text."""
     negatives: tuple[str, ...] = ()
-    """Texts that look as if they belonged to it and do not."""
+    """Hard negatives."""
     where: str = field(default="", compare=False, repr=False)
 
     @property
@@ -50,7 +50,7 @@ class SimilarInput:
 
 
 def read_similar(path: Path, source: TableOptions) -> list[SimilarInput]:
-    """The records of a file, with what is known of them."""
+    """The records of a file."""
     if not source.columns and not path.is_dir() and format_suffix(path) in PLAIN_TEXT_SUFFIXES:
         lines = read_text(path).split("\n")
         if "\t" not in lines[0]:
@@ -62,19 +62,19 @@ def read_similar(path: Path, source: TableOptions) -> list[SimilarInput]:
     records = []
     for row in read_rows(path, source):
         try:
-            records.append(_of_row(row))
+            records.append(_parse_row(row))
         except DataError as error:
             source.refuse(error)
     if any(_is_nli(record) for record in records):
         return _from_nli(records, source)
     for record in records:
-        if record.text_b is not None and record.label == DISPUTED:
+        if record.text_b is not None and record.label == NO_CONSENSUS:
             source.refuse(DataError(f"{record.where}: label='-' is for NLI, and no row has one of {', '.join(NLI)}"))
-    return [record for record in records if record.text_b is None or record.label != DISPUTED]
+    return [record for record in records if record.text_b is None or record.label != NO_CONSENSUS]
 
 
-def similar_of(values: Mapping[str, Any], where: str) -> SimilarInput:
-    """A record from values under the names of their roles."""
+def parse_values(values: Mapping[str, Any], where: str) -> SimilarInput:
+    """A record from values by role."""
     text, text_b = values.get("text"), values.get("text_b")
     for name, value in (("text", text), ("text_b", text_b)):
         if not (isinstance(value, str) and value.strip()) and not (name == "text_b" and value is None):
@@ -91,10 +91,10 @@ def similar_of(values: Mapping[str, Any], where: str) -> SimilarInput:
 
 
 def parse_similar(item: Any, where: str) -> SimilarInput:
-    """What a user asks: a pair, or a mapping with the columns' names."""
+    """The record of a user's input: a pair, or a mapping of column names to values."""
     if isinstance(item, (tuple, list)) and len(item) == 2 and all(isinstance(part, str) for part in item):
         item = {"text": item[0], "text_b": item[1]}
-    if not isinstance(item, Mapping) or (record := similar_of(rename_columns(item), where)).text_b is None:
+    if not isinstance(item, Mapping) or (record := parse_values(rename_columns(item), where)).text_b is None:
         raise DataError(
             f'{where}: {str(item)[:40]!r} is no pair; give ["first", "second"] or {{"text_a": …, "text_b": …}}; the '
             "vector of a single text is what litebert embed gives"
@@ -103,7 +103,7 @@ def parse_similar(item: Any, where: str) -> SimilarInput:
 
 
 def kind_of(records: Sequence[SimilarInput]) -> Kind:
-    """What is known of all of them."""
+    """The kind of all records; different kinds are an error."""
     kinds = {_kind(record): record for record in records}
     if set(kinds) == {"scored", "labelled"}:
         return "scored"
@@ -121,14 +121,14 @@ def _kind(record: SimilarInput) -> Kind:
     return "labelled" if record.label in (0.0, 1.0) else "scored"
 
 
-def _of_row(row: TableRow) -> SimilarInput:
-    return similar_of(row.values, row.where)
+def _parse_row(row: TableRow) -> SimilarInput:
+    return parse_values(row.values, row.where)
 
 
 def _label(value: Any, pair: bool, where: str) -> float | str | None:
     if value is None or not pair:
         return None if value is None else str(value)
-    if isinstance(value, str) and value.strip().lower() in (*NLI, DISPUTED):
+    if isinstance(value, str) and value.strip().lower() in (*NLI, NO_CONSENSUS):
         return value.strip().lower()
     try:
         number = float(value)
@@ -150,7 +150,7 @@ def _negatives(values: Mapping[str, Any], where: str) -> Iterable[str]:
     for one in found:
         if not isinstance(one, str):
             raise DataError(f"{where}: negative={one!r} must be a string, or a list of them; put it in quotes")
-    return found[:MOST_NEGATIVES]
+    return found[:MAX_NEGATIVES]
 
 
 def _is_nli(record: SimilarInput) -> bool:
@@ -158,19 +158,19 @@ def _is_nli(record: SimilarInput) -> bool:
 
 
 def _from_nli(records: Sequence[SimilarInput], source: TableOptions) -> list[SimilarInput]:
-    """A premise and what follows from it belong together; what contradicts it only looks like that."""
+    """Entailments are positives, contradictions of the same premise their hard negatives."""
     unlike: dict[str, list[str]] = {}
     for record in records:
-        if record.label == UNLIKE and record.text_b is not None:
+        if record.label == CONTRADICTION and record.text_b is not None:
             unlike.setdefault(record.text, []).append(record.text_b)
     found = []
     for record in records:
-        if record.label == ALIKE:
+        if record.label == ENTAILMENT:
             others = unlike.get(record.text, [])
-            # several that follow from one premise get one each that does not
+            # several entailments of one premise get one contradiction each, in rotation
             unlike[record.text] = others = others[1:] + others[:1]
             found.append(replace(record, label=None, negatives=tuple(others[-1:])))
-        elif not _is_nli(record) and record.label != DISPUTED:
+        elif not _is_nli(record) and record.label != NO_CONSENSUS:
             problem = f"label={record.label!r} must be one of {', '.join(NLI)}, as those of other rows are"
             source.refuse(DataError(f"{record.where}: {problem}"))
     return found

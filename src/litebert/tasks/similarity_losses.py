@@ -1,4 +1,4 @@
-"""What brings vectors of texts that mean the same together, and others apart.
+"""Losses for sentence vectors: CoSENT, multiple negatives ranking, supervised contrastive.
 
 Shapes: B examples, C candidates, D of the vectors.
 """
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 SCALE = 20.0
-"""Times a cosine: sentence-transformers' usual, a temperature of 0.05."""
+"""The factor of cosines, as in sentence-transformers: a temperature of 0.05."""
 
 
 def cosent(cosines: Tensor, truth: Tensor) -> Tensor:  # (B,), (B,)
@@ -24,9 +24,9 @@ def cosent(cosines: Tensor, truth: Tensor) -> Tensor:  # (B,), (B,)
 
 
 def multiple_negatives_ranking(anchors: Tensor, candidates: Tensor, same: Tensor) -> Tensor:  # (B, D), (C, D), (B, C)
-    """How unlikely it is to find one's own, the candidate of the same number, among all of them (multiple negatives).
+    """Multiple negatives ranking: cross-entropy of each anchor's own candidate, the one of the same number, among all.
 
-    `same` says which candidates are the anchor itself, or belong to it as well: they are no negatives.
+    `same` marks candidates that are the anchor itself, or also positive: they are no negatives.
     """
     own = torch.eye(len(anchors), len(candidates), dtype=torch.bool, device=anchors.device)
     alike = (SCALE * anchors @ candidates.T).masked_fill(same & ~own, -torch.inf)
@@ -34,8 +34,7 @@ def multiple_negatives_ranking(anchors: Tensor, candidates: Tensor, same: Tensor
 
 
 def supervised_contrastive(vectors: Tensor, owners: Tensor, temperature: float) -> Tensor:  # (B, D) of length 1, (B,)
-    """How unlikely it is to meet one of one's own class when others are chosen by how alike they look (supervised
-    contrast, Khosla et al. 2020)."""
+    """Supervised contrastive loss (Khosla et al. 2020)."""
     itself = torch.eye(len(vectors), dtype=torch.bool, device=vectors.device)
     likely = (vectors @ vectors.T / temperature).masked_fill(itself, -torch.inf).log_softmax(1)
     same = (owners[:, None] == owners) & ~itself

@@ -1,6 +1,6 @@
-"""Which stretches of a text name something, and what? Named entities, chunks, parts of speech.
+"""Tagging: labelled spans of a text, such as named entities, chunks and parts of speech.
 
-Words carry the tags: a word's first token is scored and speaks for it. Shapes: S sequences, L columns, W words, C tags.
+The first token of a word carries its tag. Shapes: S sequences, L columns, W words, C tags.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from litebert.tasks.base import (
     Judgement,
     Scores,
     TrainableTask,
-    checked_options,
     f1_by_label,
-    f1_of,
-    hidden_of,
+    f1_scores,
+    hidden_states,
+    saved_options,
     symmetric_divergence,
 )
 from litebert.tasks.classify import MAX_CLASSES
 from litebert.tasks.crf import (
     OUTSIDE,
     PREFIXES,
-    Chain,
     CrfHead,
-    Range,
     Scheme,
-    best_path,
+    TransitionScores,
+    WordRange,
     is_prefixed,
     log_likelihood,
-    part_of,
-    parts_of,
+    parse_tag,
     range_probabilities,
-    ranges_of,
-    rules_of,
+    tags_of_spans,
+    transition_rules,
+    viterbi,
+    word_ranges,
 )
-from litebert.tasks.tag_files import Span, TagInput, parse_tagged, read_tagged, words_of
+from litebert.tasks.tag_files import Span, TagInput, parse_tagged, read_tagged, split_words
 from litebert.tasks.text import head_kind_of, label_settings, labels_of
 from litebert.tokenizer import Tokenizer
 
-__all__ = ["FoundSpan", "Span", "Tag", "TagInput", "TagOutput", "Words"]
+__all__ = ["FoundSpan", "Span", "Tag", "TagInput", "TagOutput", "WordTokens"]
 
 OVERLAP = 0.5  # of neighbouring windows of a long text
 
 
 @dataclass(frozen=True, slots=True)
 class FoundSpan:
-    """A span that the model marks."""
+    """A predicted span."""
 
     start: int
     end: int
@@ -66,29 +66,29 @@ class FoundSpan:
     label: str
     text: str
     probability: float
-    """Of exactly these words and this label, among all valid sequences of tags."""
+    """Of exactly these words with this label, over all valid tag sequences."""
 
 
 @dataclass(frozen=True, slots=True)
 class TagOutput:
-    """The spans of a text from left to right; none overlaps another."""
+    """The spans of a text from left to right, without overlaps."""
 
     spans: list[FoundSpan]
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """Where the words of a text stand, without those that have no token. Words that share a token count as one."""
+class WordTokens:
+    """The words of a text that have a token. Words that share a token count as one."""
 
     starts: list[int]
     ends: list[int]
-    """In characters; the first after the word."""
+    """In characters, exclusive."""
     tokens: list[int]
-    """The first token of each, counted over the whole text."""
+    """The first token of each word."""
 
 
 class Tag(TrainableTask[TagInput, TagOutput]):
-    """One score per token and tag; the best sequence that is valid."""
+    """One score per token and tag; the best valid sequence."""
 
     name = "tag"
     architecture = "AlbertForTokenClassification"
@@ -99,18 +99,17 @@ class Tag(TrainableTask[TagInput, TagOutput]):
         self, tags: Sequence[str], head: HeadKind = "linear", crf: bool = False, scheme: Scheme = "bio"
     ) -> None:
         self.tags, self.head_kind, self.crf, self.scheme = list(tags), head, crf, scheme
-        self.snapped = 0
-        """Spans of the records last given to `labelled` that no tags can mark, since they begin or end inside a word:
-        the words that they touch are learned instead."""
-        self._parts = [part_of(tag) for tag in self.tags]
+        self.num_inexact_spans = 0
+        """Spans in the last `training_examples` that start or end inside a word: whole words are trained."""
+        self._parts = [parse_tag(tag) for tag in self.tags]
         self._number = {part: number for number, part in enumerate(self._parts)}
-        self._rules = rules_of(self.tags, scheme)
-        # the right tag makes the span of the left one longer
+        self._rules = transition_rules(self.tags, scheme)
+        # where the right tag continues the span of the left one
         self._continuing = np.array([[a[1] == b[1] and b[0] in ("I", "E") for b in self._parts] for a in self._parts])
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Tag:
-        tags, options = labels_of(settings, 2), checked_options(settings)
+        tags, options = labels_of(settings, 2), saved_options(settings)
         crf = options.get("crf", False)
         if not isinstance(crf, bool):
             raise CheckpointError(f"crf={crf!r} in config.json must be true or false")
@@ -171,13 +170,13 @@ class Tag(TrainableTask[TagInput, TagOutput]):
         examples = []
         for record, encoding in zip(inputs, tokenizer.encode([record.text for record in inputs]), strict=True):
             windows = split_into_windows(encoding.ids[1:-1], None, tokenizer, max_length, overlap=OVERLAP)
-            places = words_of(record.text) if record.words is None else record.words
-            examples.append(Example(windows, notes=_aligned(places, encoding.offsets[1:-1])))
+            places = split_words(record.text) if record.words is None else record.words
+            examples.append(Example(windows, notes=_align_words(places, encoding.offsets[1:-1])))
         return examples
 
     def scores(self, model: Albert, batch: Batch) -> Scores:
         head = model.heads[self.head_name]
-        scores = head(hidden_of(model.encoder, batch), batch.real)  # (S, L, C)
+        scores = head(hidden_states(model.encoder, batch), batch.real)  # (S, L, C)
         if not isinstance(head, CrfHead):
             return {"scores": scores}
         chain = head.chain(self._rules)
@@ -185,45 +184,45 @@ class Tag(TrainableTask[TagInput, TagOutput]):
             name: values.expand(scores.shape[0], *values.shape) for name, values in chain.items()
         }
 
-    def labelled(self, inputs: Sequence[TagInput], examples: Sequence[Example]) -> list[Example]:
-        """One example for each window that shows the first token of some word; all its other tokens are ignored."""
+    def training_examples(self, inputs: Sequence[TagInput], examples: Sequence[Example]) -> list[Example]:
+        """One example per window with the first token of a word; other tokens are ignored."""
         self.check(inputs)
-        found, self.snapped = [], 0
+        found, self.num_inexact_spans = [], 0
         for record, example in zip(inputs, examples, strict=True):
-            words: Words = example.notes
+            words: WordTokens = example.notes
             numbers = np.array(self._numbers(record, words), dtype=np.int64)
             tokens = np.array(words.tokens, dtype=np.int64)
             for window in example.sequences:
                 assert isinstance(window, Window)
                 first, end = np.searchsorted(tokens, [window.start, window.end]).tolist()
                 if self.crf:
-                    first, end = self._whole(numbers, first, end)
+                    first, end = self._without_cut_spans(numbers, first, end)
                 target = np.full(len(window.ids), IGNORE_INDEX, dtype=np.int64)
                 target[tokens[first:end] - window.start + window.column] = numbers[first:end]
                 if end > first:
                     found.append(Example([window], target, by_token=True))
         return found
 
-    def _whole(self, numbers: np.ndarray, first: int, end: int) -> tuple[int, int]:
-        """Leave out what a window shows of spans that it cuts: alone, it would be no valid sequence."""
+    def _without_cut_spans(self, numbers: np.ndarray, first: int, end: int) -> tuple[int, int]:
+        """Leave out the rest of spans that a window cuts: it would be no valid sequence."""
         while first < end and np.isneginf(self._rules.start[numbers[first]]):
             first += 1
         while end > first and np.isneginf(self._rules.end[numbers[end - 1]]):
             end -= 1
         return first, end
 
-    def _numbers(self, record: TagInput, words: Words) -> list[int]:
-        """The tag of each word. Of two spans in one word the first one counts."""
-        ranges: list[Range] = []
+    def _numbers(self, record: TagInput, words: WordTokens) -> list[int]:
+        """The tag of each word; of two spans in one word the first counts."""
+        ranges: list[WordRange] = []
         for span in record.spans or ():
             first = int(np.searchsorted(words.ends, span.start, side="right"))
             end = int(np.searchsorted(words.starts, span.end, side="left"))
             first = max(first, ranges[-1][1]) if ranges else first
             is_exact = first < end and (words.starts[first], words.ends[end - 1]) == (span.start, span.end)
-            self.snapped += not is_exact
+            self.num_inexact_spans += not is_exact
             if first < end:
                 ranges.append((first, end, span.label))
-        parts = parts_of(len(words.starts), ranges, self.scheme)
+        parts = tags_of_spans(len(words.starts), ranges, self.scheme)
         lacking = next((part for part in parts if part not in self._number), None)
         if lacking is not None:
             raise self._unknown(record, lacking[1] or "O")
@@ -245,16 +244,16 @@ class Tag(TrainableTask[TagInput, TagOutput]):
         )
 
     def remarks(self, inputs: Sequence[TagInput]) -> list[str]:
-        if not self.snapped:
+        if not self.num_inexact_spans:
             return []
         total = sum(len(record.spans or ()) for record in inputs)
         return [
-            f"{self.snapped:,} of {total:,} spans begin or end inside a word or a token: the whole words are learned, "
-            "and such spans count as missed"
+            f"{self.num_inexact_spans:,} of {total:,} spans begin or end inside a word or a token: the whole words are "
+            "learned, and such spans count as missed"
         ]
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
-        """Per labelled word: its cross entropy, or its share of the sequence's negative log-likelihood."""
+        """The mean over words of the cross-entropy, or of the sequence's negative log-likelihood."""
         assert batch.targets is not None
         words = (batch.targets != IGNORE_INDEX).sum().clamp(min=1)
         if self.crf:
@@ -268,16 +267,17 @@ class Tag(TrainableTask[TagInput, TagOutput]):
         return symmetric_divergence(scores["scores"][shown], others["scores"][shown])
 
     def answer(self, record: TagInput, example: Example, scores: Scores) -> TagOutput:
-        words: Words = example.notes
+        words: WordTokens = example.notes
         if not words.starts:
             return TagOutput([])
         rows, columns = _most_central(example.sequences)
         emissions = scores["scores"].double().numpy()[rows[words.tokens], columns[words.tokens]]  # (W, C)
         chain = self._rules
         if self.crf:
-            chain = chain + Chain(*(scores[name][0].double().numpy() for name in ("transitions", "start", "end")))
-        path = best_path(emissions, chain)
-        ranges = ranges_of([self.tags[number] for number in path])
+            learned = (scores[name][0].double().numpy() for name in ("transitions", "start", "end"))
+            chain = chain + TransitionScores(*learned)
+        path = viterbi(emissions, chain)
+        ranges = word_ranges([self.tags[number] for number in path])
         probabilities = range_probabilities(emissions, chain, path, ranges, self._continuing)
         spans = []
         for (first, end, label), probability in zip(ranges, probabilities, strict=True):
@@ -286,15 +286,15 @@ class Tag(TrainableTask[TagInput, TagOutput]):
         return TagOutput(spans)
 
     def metrics(self, inputs: Sequence[TagInput], outputs: Sequence[TagOutput]) -> dict[str, float]:
-        """A span is right if its characters and its label are."""
-        right, answered, true = (counts.total() for counts in _counted(inputs, outputs))
-        return f1_of(right, answered, true)
+        """Exact match of characters and label."""
+        right, answered, true = (counts.total() for counts in _count_spans(inputs, outputs))
+        return f1_scores(right, answered, true)
 
     def by_label(self, inputs: Sequence[TagInput], outputs: Sequence[TagOutput]) -> dict[str, dict[str, float]]:
-        return f1_by_label(*_counted(inputs, outputs))
+        return f1_by_label(*_count_spans(inputs, outputs))
 
     def judge(self, record: TagInput, output: TagOutput) -> Judgement:
-        truth, answer = _told(record.spans or ()), _told(output.spans)
+        truth, answer = _span_list(record.spans or ()), _span_list(output.spans)
         right = self.metrics([record], [output])["f1"] if truth or answer else 1.0
         sure = min((span.probability for span in output.spans), default=None)
         return Judgement(record.text, truth, answer, right, sure)
@@ -302,7 +302,7 @@ class Tag(TrainableTask[TagInput, TagOutput]):
     def baseline(self, inputs: Sequence[TagInput]) -> dict[str, float]:
         return {"f1": 0.0}
 
-    def prior_loss(self, examples: Sequence[Example]) -> float | None:
+    def constant_answer_loss(self, examples: Sequence[Example]) -> float | None:
         if self.crf:
             return None
         targets = np.concatenate([example.target for example in examples])
@@ -319,9 +319,9 @@ def _scheme_of(tags: Sequence[str]) -> Scheme:
     marked = [tag for tag in tags if is_prefixed(tag)]
     if not marked:
         return "plain"
-    parts = {part_of(tag) for tag in tags}
+    parts = {parse_tag(tag) for tag in tags}
     scheme: Scheme = "bioes" if any(prefix in ("E", "S") for prefix, kind in parts) else "bio"
-    # a tag that no valid sequence can hold would silently never be answered
+    # a tag that no valid sequence holds would silently never be predicted
     needs = {"I": "BE", "E": "B", "B": "E", "S": ""} if scheme == "bioes" else {"I": "B", "B": ""}
     lacking = [
         f"{need}-{kind}" for prefix, kind in parts if kind for need in needs[prefix] if (need, kind) not in parts
@@ -335,10 +335,10 @@ def _scheme_of(tags: Sequence[str]) -> Scheme:
     return scheme
 
 
-def _aligned(places: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> Words:
-    words = Words([], [], [])
+def _align_words(places: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> WordTokens:
+    words = WordTokens([], [], [])
     starts, ends = [start for start, _ in places], [end for _, end in places]
-    # a lone "▁" is empty and stands where its word begins: it is that word's first token, as transformers has it
+    # a lone "▁" is empty and is the first token of its word, as in transformers
     firsts = np.searchsorted(ends, [start for start, _ in offsets], side="right").tolist()
     lasts = (np.searchsorted(starts, [max(end, start + 1) for start, end in offsets], side="left") - 1).tolist()
     reached = -1
@@ -357,7 +357,7 @@ def _aligned(places: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int
 
 
 def _most_central(windows: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """For each token of the text the window in which it is farthest from a cut, and its column there."""
+    """For each token the window in which it is farthest from a cut, and its column there."""
     total = max(window.end for window in windows)
     rows, columns = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
     best = np.full(total, -1.0)
@@ -372,10 +372,10 @@ def _most_central(windows: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
     return rows, columns
 
 
-def _counted(
+def _count_spans(
     inputs: Sequence[TagInput], outputs: Sequence[TagOutput]
 ) -> tuple[Counter[str], Counter[str], Counter[str]]:
-    """How many spans of each label are right, answered, and true."""
+    """The number of right, predicted and true spans of each label."""
     right: Counter[str] = Counter()
     answered: Counter[str] = Counter()
     true: Counter[str] = Counter()
@@ -387,5 +387,5 @@ def _counted(
     return right, answered, true
 
 
-def _told(spans: Sequence[Span | FoundSpan]) -> str:
+def _span_list(spans: Sequence[Span | FoundSpan]) -> str:
     return "; ".join(f"{span.label}: {span.text}" for span in spans)

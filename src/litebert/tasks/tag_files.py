@@ -1,4 +1,4 @@
-"""Texts with marked spans: the records, the files that hold them, and where the words of a text stand."""
+"""Files of texts with labelled spans, and the words of a text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 from litebert.data.tables import JSON_SUFFIXES, TableOptions, format_suffix, json_rows, read_text, rename_columns
 from litebert.errors import DataError
-from litebert.tasks.crf import is_prefixed, ranges_of
+from litebert.tasks.crf import is_prefixed, word_ranges
 
 DOCUMENT = "-DOCSTART-"  # CoNLL-2003 writes it where a document begins
 TABLES = (".csv", ".parquet")
-LONGEST = 200  # lines without an empty one; more are no sentence but a table of texts
+MAX_SENTENCE_LINES = 200  # a longer "sentence" is a table of texts
 
 CJK = "\u3001-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U000323af"
 """Ideographs, kana and their punctuation: written without spaces."""
@@ -27,22 +27,22 @@ _ABBREVIATION = re.compile(r"(?:[^\W\d_]\.)+")  # its last full stop belongs to 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a text that has a label."""
+    """A labelled span of a text."""
 
     start: int
     end: int
-    """The first character after it."""
+    """Exclusive."""
     label: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class TagInput:
-    """A text, the places of its words where they are known, and the spans where they are known."""
+    """A text, with its words and its spans if they are known."""
 
     text: str
     words: tuple[tuple[int, int], ...] | None = None
-    """Start and end of each, in characters; None for raw text, which is cut by `words_of`."""
+    """Start and end of each, in characters; None for raw text, which `split_words` splits."""
     spans: tuple[Span, ...] | None = None
     where: str = field(default="", compare=False, repr=False)
     """The file and line it came from, for errors."""
@@ -52,8 +52,8 @@ class TagInput:
         return self.where or repr(self.text[:40])
 
 
-def words_of(text: str) -> list[tuple[int, int]]:
-    """Raw text, cut at white space; each CJK character is a word, and so is punctuation before and after a word."""
+def split_words(text: str) -> list[tuple[int, int]]:
+    """Split raw text at white space and around punctuation; each CJK character is a word."""
     words = []
     for run in _RUN.finditer(text):
         start, end = run.span()
@@ -76,8 +76,8 @@ def _is_mark(character: str) -> bool:
     return unicodedata.category(character).startswith("P")
 
 
-def joined(words: Sequence[str]) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """The text of these words and where each stands: a space between two, unless both are CJK there."""
+def join_words(words: Sequence[str]) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """The text of these words and the place of each; with spaces between them, except between CJK characters."""
     text, places = "", []
     for word in words:
         if text and not (_IS_CJK.match(text[-1]) and _IS_CJK.match(word)):
@@ -88,7 +88,7 @@ def joined(words: Sequence[str]) -> tuple[str, tuple[tuple[int, int], ...]]:
 
 
 def read_tagged(path: Path, source: TableOptions) -> list[TagInput]:
-    """JSON with `text` and `spans`, or CLUENER's `label`; every other file has columns, as CoNLL's have."""
+    """JSON with `text` and `spans`, or CLUENER's `label`; other files are in CoNLL's column format."""
     kind = format_suffix(path)
     if kind in TABLES:
         raise DataError(
@@ -127,13 +127,13 @@ def _read_columns(path: Path, source: TableOptions) -> list[TagInput]:
         except DataError as error:
             source.refuse(error)
             continue
-        text, words = joined([columns[0] for _, columns in sentence])
+        text, words = join_words([columns[0] for _, columns in sentence])
         spans = [
             Span(words[first][0], words[end - 1][1], label, text[words[first][0] : words[end - 1][1]])
-            for first, end, label in ranges_of([columns[-1] for _, columns in sentence])
+            for first, end, label in word_ranges([columns[-1] for _, columns in sentence])
         ]
         records.append(TagInput(text, words, tuple(spans), f"{path}, line {sentence[0][0]}"))
-    if not marked and len(sentences) == 1 and len(sentences[0]) > LONGEST:
+    if not marked and len(sentences) == 1 and len(sentences[0]) > MAX_SENTENCE_LINES:
         raise DataError(
             f"{path}: all {len(sentences[0]):,} lines are one sentence, and no tag is like B-NAME; a file here "
             "has a word and its tag per line and an empty line between sentences, or is JSON with text and spans"
@@ -142,10 +142,10 @@ def _read_columns(path: Path, source: TableOptions) -> list[TagInput]:
 
 
 def _sentences(text: str) -> Iterator[list[tuple[int, list[str]]]]:
-    """The lines of each sentence, with their numbers, cut into columns."""
+    """The lines of each sentence, with their numbers, split into columns."""
     sentence: list[tuple[int, list[str]]] = []
     for number, line in enumerate([*text.split("\n"), ""], start=1):
-        line = line.strip(" \t\r")  # no other white space: it may be the word
+        line = line.strip(" \t\r")  # other white space may be a word
         if not line or line.startswith(DOCUMENT):
             if sentence:
                 yield sentence
@@ -178,7 +178,7 @@ def parse_tagged(item: Any, where: str) -> TagInput:
         raise DataError(f"{where}: words={str(given)[:40]!r} must be a list of strings that are not empty")
     words: tuple[tuple[int, int], ...] | None = None
     if text is None and given is not None:
-        text, words = joined(given)
+        text, words = join_words(given)
     if not isinstance(text, str):
         raise DataError(
             f"{where}: no text in column 'text' (columns: {', '.join(map(str, item))}); rename a column to 'text', or "

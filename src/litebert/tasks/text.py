@@ -1,4 +1,4 @@
-"""What classify, multilabel and regress have in common: one text or a pair in, scores of the whole out."""
+"""What classify, multilabel and regress share: a text or a pair of texts in, scores of the whole text out."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from litebert.data.tables import TableOptions, TableRow, read_rows, rename_colum
 from litebert.data.windows import split_into_windows
 from litebert.errors import CheckpointError, DataError
 from litebert.model import Albert, AlbertConfig, HeadKind, TextHead
-from litebert.tasks.base import Scores, TrainableTask, checked_options, hidden_of, pooled_of
+from litebert.tasks.base import Scores, TrainableTask, hidden_states, pooled_states, saved_options
 from litebert.tokenizer import Tokenizer
 
-MAX_WINDOWS = 16  # of one text; beyond that, evenly spread ones speak for the rest
+MAX_WINDOWS = 16  # of one text; of more, evenly spaced ones are used
 
 Output = TypeVar("Output")
 
 
 @dataclass(frozen=True, slots=True)
 class TextInput:
-    """A text, its partner if it comes in pairs, and the right answer where it is known."""
+    """A text, the second text of a pair, and the label if it is known."""
 
     text: str
     text_b: str | None = None
@@ -48,7 +48,7 @@ class TextInput:
 
 
 class TextTask(TrainableTask[TextInput, Output]):
-    """Reads texts and pairs; a long text is read in windows whose scores are averaged."""
+    """Reads texts and pairs; a long text is split into windows whose scores are averaged."""
 
     architecture = "AlbertForSequenceClassification"
     head_name = "classify"
@@ -56,12 +56,12 @@ class TextTask(TrainableTask[TextInput, Output]):
     def __init__(self, num_outputs: int, head_kind: HeadKind = "linear", pairs: bool | None = None) -> None:
         self.num_outputs, self.head_kind = num_outputs, head_kind
         self.pairs = pairs
-        """Is it about pairs of texts, or about single ones? None = both, or nobody knows."""
+        """Whether the inputs are pairs; None = both, or unknown."""
 
     @staticmethod
     @abstractmethod
     def parse_label(value: Any, where: str) -> Any:
-        """The right answer as the record holds it; None where the file gives none."""
+        """The label as the record holds it; None if the file has none."""
 
     @classmethod
     def read(cls, path: Path, source: TableOptions | None = None) -> list[TextInput]:
@@ -124,26 +124,26 @@ class TextTask(TrainableTask[TextInput, Output]):
     def scores(self, model: Albert, batch: Batch) -> Scores:
         head = model.heads[self.head_name]
         if self.head_kind in ("linear", "mlp"):
-            return {"scores": head(pooled_of(model.encoder, batch))}  # (S, C)
-        return {"scores": head(hidden_of(model.encoder, batch), batch.real)}
+            return {"scores": head(pooled_states(model.encoder, batch))}  # (S, C)
+        return {"scores": head(hidden_states(model.encoder, batch), batch.real)}
 
 
 def pairs_among(inputs: Sequence[TextInput]) -> bool | None:
-    """Are these pairs, or single texts? None = both."""
+    """Whether these are pairs; None = both pairs and single texts."""
     kinds = {record.text_b is not None for record in inputs}
     return kinds.pop() if len(kinds) == 1 else None
 
 
 def pairs_of(settings: Mapping[str, Any]) -> bool | None:
-    """The same of a config.json."""
-    pairs = checked_options(settings).get("pairs")
+    """`TextTask.pairs` as saved in config.json."""
+    pairs = saved_options(settings).get("pairs")
     if not (pairs is None or isinstance(pairs, bool)):
         raise CheckpointError(f"pairs={pairs!r} in config.json must be true or false")
     return pairs
 
 
 def head_kind_of(settings: Mapping[str, Any]) -> HeadKind:
-    kind = checked_options(settings).get("head", "linear")
+    kind = saved_options(settings).get("head", "linear")
     if kind not in get_args(HeadKind):
         raise CheckpointError(f"head={kind!r} in config.json must be one of {', '.join(get_args(HeadKind))}")
     return kind
@@ -167,7 +167,7 @@ def labels_of(settings: Mapping[str, Any], least: int) -> list[str]:
 
 
 def label_settings(labels: Sequence[str]) -> dict[str, Any]:
-    """The same for a config.json."""
+    """The entries of config.json for class names."""
     return {
         "id2label": {str(number): label for number, label in enumerate(labels)},
         "label2id": {label: number for number, label in enumerate(labels)},
@@ -186,7 +186,7 @@ def _parse(item: Any, where: str, parse_label: Any) -> TextInput:
 
 
 def _record(values: Mapping[str, Any], where: str, parse_label: Any) -> TextInput:
-    """From values under the names of their roles."""
+    """A record from values by role: text, text_b, label."""
     text, text_b = values.get("text"), values.get("text_b")
     if not isinstance(text, str):
         raise DataError(

@@ -1,6 +1,6 @@
-"""What does it say in the other language?
+"""Translation: an encoder, and a decoder with a vocabulary of its own.
 
-The encoder reads, a decoder with a vocabulary of its own writes. Shapes: S sequences, L columns of the source, T tokens
+ Shapes: S sequences, L columns of the source, T tokens
 of the target, V its vocabulary.
 """
 
@@ -32,21 +32,21 @@ from litebert.errors import CheckpointError, ConfigError, DataError, require_ext
 from litebert.model import Albert, AlbertConfig, HeadKind
 from litebert.model.beam_search import Search, Writer, search
 from litebert.model.decoder import Decoder, DecoderConfig, check_whole
-from litebert.tasks.base import Judgement, Scores, TrainableTask, checked_options, states_of, symmetric_divergence
-from litebert.tasks.translation_scores import joined, scored, signatures_of
+from litebert.tasks.base import Judgement, Scores, TrainableTask, saved_options, states_after, symmetric_divergence
+from litebert.tasks.translation_scores import corpus_scores, join_sentences, metric_signatures
 from litebert.tokenizer import Tokenizer
 from litebert.tokenizer.training import train_unigram
 
 TARGET_FOLDER = "target"
-"""In the model's folder: the vocabulary of what it writes."""
-GOES_ON = "##"
-"""Before pieces of a word that are not its first, in vocabularies such as BERT's."""
-MOST_TARGET_TOKENS = 512  # of one translation to learn from
+"""Of the target vocabulary, in the model's folder."""
+CONTINUATION = "##"
+"""The prefix of tokens that continue a word, in WordPiece vocabularies."""
+MAX_TARGET_TOKENS = 512  # longer translations are not trained on
 
 
 @dataclass(frozen=True, slots=True)
 class TranslateInput:
-    """A text, and its translation where it is known."""
+    """A text, and its translation if it is known."""
 
     source: str
     target: str | None = None
@@ -60,78 +60,78 @@ class TranslateInput:
 
 @dataclass(frozen=True, slots=True)
 class TranslateOutput:
-    """The translation, how sure the model is of it, and what it could not read."""
+    """The translation, its likelihood, and the unknown characters of the source."""
 
     translation: str
     log_likelihood: float
-    """The mean over its tokens; 0 is certain."""
+    """The mean log-likelihood of its tokens."""
     unknown: list[str]
-    """Of the source: characters that are not in the vocabulary of the encoder."""
+    """Characters of the source that are not in the encoder's vocabulary."""
 
 
 @dataclass(frozen=True)
-class Notes:
-    """What answering needs to know of the text."""
+class SourceParts:
+    """How a text was split."""
 
     parts: list[str]
-    """What each sequence shows."""
+    """The text of each sequence."""
     lines: list[int]
-    """Which line of the text each part belongs to."""
+    """The line of each part."""
     unknown: list[str]
 
 
 class Translate(TrainableTask[TranslateInput, TranslateOutput]):
-    """A text longer than those it has learned from, or of more sentences or lines, is cut, and its parts are translated
-    one by one."""
+    """A text longer than the training data, or of more sentences or lines, is split, and its parts are translated
+    independently."""
 
     name = "translate"
     architecture = "LitebertForTranslation"
     head_name = "translate"
     metric = "bleu"
-    least_epochs = 20
-    own_depths = True
-    head_rate = 10.0  # it begins from nothing, beside an encoder that has read much
+    min_epochs = 20
+    has_fixed_depths = True
+    head_learning_rate_factor = 10.0  # the decoder starts untrained beside a pre-trained encoder
 
     def __init__(
         self,
         shape: Mapping[str, Any],
-        how: Search,
+        search_settings: Search,
         target: Tokenizer | None = None,
         longest: int | None = None,
         by_sentence: bool = False,
         label_smoothing: float = 0.1,
     ) -> None:
         self.shape = dict(shape)
-        """Of the decoder: a `DecoderConfig`, whose depths may be left to `read_depths`."""
+        """The `DecoderConfig` of the decoder; without depths, `head_depths` chooses them."""
         self._target = target
-        self.label_smoothing, self.how = label_smoothing, how
+        self.label_smoothing, self.search = label_smoothing, search_settings
         self.validating = False
-        """Search greedily: it is faster, and as good for comparing epochs."""
+        """Greedy search: faster, and as good for comparing epochs."""
         self.longest = longest
-        """Tokens of the longest text it has learned from."""
+        """Tokens of the longest text in the training data."""
         self.by_sentence = by_sentence
-        """It has learned from single sentences, and of several would leave some out: they are translated one by one."""
+        """Whether the training data was single sentences: longer texts are then translated by sentence."""
         self.left_out: list[str] = []
 
     @property
     def target(self) -> Tokenizer:
-        assert self._target is not None, "the vocabulary of the target is read with the folder"
+        assert self._target is not None, "the target vocabulary is loaded with the folder"
         return self._target
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Translate:
-        options = checked_options(settings)
+        options = saved_options(settings)
         try:
-            how = Search(**options["search"])
+            search_settings = Search(**options["search"])
             longest, shape = options.get("longest"), dict(options["decoder"])
             if longest is not None:
                 check_whole("longest", longest)
             DecoderConfig(**shape | {"depths": tuple(shape["depths"])})
         except (ConfigError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
-                f"config.json says of the decoder what it cannot be ({error}); save it again"
+                f"config.json has invalid settings of the decoder ({error}); save it again"
             ) from error
-        return cls(shape, how, longest=longest, by_sentence=bool(options.get("by_sentence", False)))
+        return cls(shape, search_settings, longest=longest, by_sentence=bool(options.get("by_sentence", False)))
 
     def settings(self) -> dict[str, Any]:
         return {}
@@ -139,15 +139,15 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
     def options(self) -> dict[str, Any]:
         return {
             "decoder": self.shape,
-            "search": asdict(self.how),
+            "search": asdict(self.search),
             "longest": self.longest,
             "by_sentence": self.by_sentence,
         }
 
-    def save_beside(self, folder: Path) -> None:
+    def save_extra_files(self, folder: Path) -> None:
         self.target.save(folder / TARGET_FOLDER)
 
-    def load_beside(self, folder: Path) -> None:
+    def load_extra_files(self, folder: Path) -> None:
         self._target = Tokenizer.load(folder / TARGET_FOLDER)
         if self._target.vocab_size > self.shape["vocab_size"]:
             raise CheckpointError(
@@ -155,9 +155,8 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
                 f"{self.shape['vocab_size']}; they do not belong together"
             )
 
-    def read_depths(self, config: AlbertConfig) -> tuple[int, ...]:
-        """After each third of the passes, unless it was told otherwise: the early ones know words, the late ones
-        sentences."""
+    def head_depths(self, config: AlbertConfig) -> tuple[int, ...]:
+        """After each third of the passes by default: early states represent words, late ones sentences."""
         given = tuple(self.shape.get("depths") or ())
         passes = config.num_hidden_layers
         depths = given or tuple(sorted({max(1, round(passes * third / 3)) for third in (1, 2, 3)}))
@@ -166,7 +165,7 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
         return depths
 
     def head(self, config: AlbertConfig) -> nn.Module:
-        made = DecoderConfig(**self.shape | {"depths": self.read_depths(config)})
+        made = DecoderConfig(**self.shape | {"depths": self.head_depths(config)})
         self.shape = made.to_dict()
         return Decoder(made, config.hidden_size)
 
@@ -182,24 +181,24 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
         return records
 
     @classmethod
-    def files_of(cls, path: Path, source: TableOptions) -> list[Path]:
+    def input_files(cls, path: Path, source: TableOptions) -> list[Path]:
         return [path, find_target_file(path, source)] if is_line_aligned(path) else [path]
 
     @classmethod
     def learn_from(cls, inputs: Sequence[TranslateInput], head: HeadKind = "linear", **options: Any) -> Translate:
-        """With a vocabulary of the targets: the one in the folder `target_tokenizer`, or a new one. The options are the
-        settings of `litebert finetune` that are for translation."""
-        require_extra("sacrebleu", "train")  # at the start, not after the first epoch
+        """The target vocabulary is the one in the folder `target_tokenizer`, or is trained. The options are the
+        settings of `litebert finetune` for translation."""
+        require_extra("sacrebleu", "train")  # fail at the start, not after the first epoch
         if options.get("target_tokenizer") is not None:
             target = Tokenizer.load(options["target_tokenizer"])
         else:
             texts = [record.target for record in inputs if record.target]
             target = train_unigram(texts, options["target_vocab_size"], lowercase=False, strip_accents=False)
-        target.warns = False  # `remarks` tells how many it concerns
+        target.warns = False  # `remarks` says how many it concerns
         shape = {"vocab_size": target.vocab_size} | {
             name.removeprefix("decoder_"): value for name, value in options.items() if name.startswith("decoder_")
         }
-        DecoderConfig(**shape | {"depths": (0,)})  # refuses what cannot be, before anything is written
+        DecoderConfig(**shape | {"depths": (0,)})  # validates the settings
         smoothing = {name: value for name, value in options.items() if name == "label_smoothing"}
         task = cls(shape, Search(options["beams"], options["length_penalty"]), target, **smoothing)
         task.validating = True
@@ -232,52 +231,52 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
             several = self.by_sentence and POSSIBLE_BOUNDARY.search(record.source) is not None
             several = several or (self.longest is not None and "\n" in record.source.strip())
             if len(whole) <= longest and not several:
-                examples.append(Example([whole], notes=Notes([record.source], [0], unknown)))
+                examples.append(Example([whole], notes=SourceParts([record.source], [0], unknown)))
                 continue
             parts = [
                 (number, part)
                 for number, line in enumerate(record.source.strip().split("\n"))
                 for part in split_into_chunks(line, tokenizer, longest, apart=self.by_sentence)
             ] or [(0, "")]
-            notes = Notes([part for _, part in parts], [number for number, _ in parts], unknown)
+            notes = SourceParts([part for _, part in parts], [number for number, _ in parts], unknown)
             examples.append(Example(tokenizer.encode(notes.parts, max_length=max_length), notes=notes))
         return examples
 
-    def labelled(self, inputs: Sequence[TranslateInput], examples: Sequence[Example]) -> list[Example]:
+    def training_examples(self, inputs: Sequence[TranslateInput], examples: Sequence[Example]) -> list[Example]:
         targets = self.target.encode([record.target or "" for record in inputs])
         found, self.left_out = [], []
         for record, example, target in zip(inputs, examples, targets, strict=True):
             if record.target is None:
                 raise DataError(f"{record.place}: no translation to learn from; give 'target', or leave it out")
-            if len(example.sequences) > 1 or len(target) > MOST_TARGET_TOKENS:
+            if len(example.sequences) > 1 or len(target) > MAX_TARGET_TOKENS:
                 self.left_out.append(f"{record.place}: too long to learn from as one; cut it into sentences")
                 continue
             found.append(replace(example, target=np.array(target.ids)))
         self.longest = max((example.length for example in found), default=None)
-        self.how = self.how.with_room_for((example.length, len(example.target) - 1) for example in found)
+        self.search = self.search.with_room_for((example.length, len(example.target) - 1) for example in found)
         self.by_sentence = are_single_sentences([example.notes.parts[0] for example in found])
         return found
 
     def remarks(self, inputs: Sequence[TranslateInput]) -> list[str]:
         encoded = self.target.encode([record.target or "" for record in inputs])
         unknown = sum(self.target.unk_id in one.ids for one in encoded)
-        told = f"{unknown:,} of {len(inputs):,} targets hold characters that are not in the vocabulary of the target: "
-        return [told + "what stands for them is copied from the source"] if unknown else []
+        remark = f"{unknown:,} of {len(inputs):,} targets have characters that are not in the target vocabulary: "
+        return [remark + "in their place the source is copied"] if unknown else []
 
     def scores(self, model: Albert, batch: Batch) -> Scores:
-        """Of every next token where the targets are known; else what the search has found."""
+        """The scores of every next token if the targets are known, otherwise the result of the beam search."""
         decoder: Any = model.heads[self.head_name]
-        memory = decoder.memory(states_of(model.encoder, batch, decoder.config.depths), batch.real)
+        memory = decoder.memory(states_after(model.encoder, batch, decoder.config.depths), batch.real)
         if batch.targets is not None:
             return {"scores": decoder(memory, batch.real, batch.targets[:, :-1].clamp(min=0))}  # (S, T, V)
-        how = replace(self.how, beams=1) if self.validating else self.how
-        return self.searched(decoder, memory, batch.real, how)
+        search_settings = replace(self.search, beams=1) if self.validating else self.search
+        return self.searched(decoder, memory, batch.real, search_settings)
 
-    def searched(self, writer: Writer, memory: Tensor, real: Tensor, how: Search | None = None) -> Scores:
-        """What the search finds with this decoder, or with what stands in its place."""
+    def searched(self, writer: Writer, memory: Tensor, real: Tensor, search_settings: Search | None = None) -> Scores:
+        """The result of the beam search with this decoder, or another writer."""
         special = (self.target.pad_id, self.target.mask_id)
         ends = (self.target.cls_id, self.target.sep_id)
-        found = search(writer, memory, real, *ends, how or self.how, special, _without_frame(real))
+        found = search(writer, memory, real, *ends, search_settings or self.search, special, _content_columns(real))
         return {"ids": found.ids, "looked_at": found.looked_at, "log_likelihood": found.log_likelihood}
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
@@ -299,12 +298,12 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
             ids = scores["ids"][row].tolist()
             ids = ids[: ids.index(self.target.sep_id)]
             tokens += len(ids) + 1
-            lines[line].append(self._spelled(ids, scores["looked_at"][row].tolist(), part, sequence))
+            lines[line].append(self._decode(ids, scores["looked_at"][row].tolist(), part, sequence))
         mean = float(scores["log_likelihood"].sum()) / tokens
-        return TranslateOutput("\n".join(map(joined, lines)), mean, example.notes.unknown)
+        return TranslateOutput("\n".join(map(join_sentences, lines)), mean, example.notes.unknown)
 
-    def _spelled(self, ids: list[int], looked_at: list[int], part: str, sequence: Any) -> str:
-        """The text of these tokens; an unknown one is copied from where in the source the decoder looked."""
+    def _decode(self, ids: list[int], looked_at: list[int], part: str, sequence: Any) -> str:
+        """The text of these tokens; an unknown one is copied from the source token with the most attention."""
         if self.target.unk_id not in ids:
             return self.target.decode(ids)
         text, offsets = "", sequence.offsets
@@ -313,9 +312,9 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
             if not unknown:
                 gap = " " if text and self._begins_word(pairs[0][0]) else ""
                 said = self.target.decode([number for number, _ in pairs])
-                text += gap + (said if self._marks_beginnings else said.removeprefix(GOES_ON))
+                text += gap + (said if self._marks_word_starts else said.removeprefix(CONTINUATION))
                 continue
-            for start, end in dict.fromkeys(_characters_at(offsets, column) for _, column in pairs):
+            for start, end in dict.fromkeys(_character_range(offsets, column) for _, column in pairs):
                 gap = (
                     " " if text and end and (start == 0 or part[start - 1].isspace()) else ""
                 )  # as close as in the source
@@ -324,24 +323,24 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
 
     def _begins_word(self, number: int) -> bool:
         token = self.target.token(number)
-        return token.startswith("▁") if self._marks_beginnings else not token.startswith(GOES_ON)
+        return token.startswith("▁") if self._marks_word_starts else not token.startswith(CONTINUATION)
 
     @cached_property
-    def _marks_beginnings(self) -> bool:
-        """Does the vocabulary mark where words begin (▁), as SentencePiece does, or where they go on?"""
+    def _marks_word_starts(self) -> bool:
+        """Whether the vocabulary marks word starts (▁), like SentencePiece, or continuations."""
         tokens = [self.target.token(number) for number in range(self.target.vocab_size)]
-        return sum(token.startswith("▁") for token in tokens) > sum(token.startswith(GOES_ON) for token in tokens)
+        return sum(token.startswith("▁") for token in tokens) > sum(token.startswith(CONTINUATION) for token in tokens)
 
-    def to_save(self, head: nn.Module) -> tuple[Translate, nn.Module]:
-        made = Translate(self.shape, self.how, self.target, self.longest, self.by_sentence, self.label_smoothing)
+    def for_saving(self, head: nn.Module) -> tuple[Translate, nn.Module]:
+        made = Translate(self.shape, self.search, self.target, self.longest, self.by_sentence, self.label_smoothing)
         return made, head
 
     def metrics(self, inputs: Sequence[TranslateInput], outputs: Sequence[TranslateOutput]) -> dict[str, float]:
         """BLEU and chrF as sacreBLEU computes them, between 0 and 100."""
-        return scored([output.translation for output in outputs], _targets(inputs))
+        return corpus_scores([output.translation for output in outputs], _targets(inputs))
 
     def signatures(self, inputs: Sequence[TranslateInput]) -> dict[str, str]:
-        return signatures_of(_targets(inputs))
+        return metric_signatures(_targets(inputs))
 
     def judge(self, record: TranslateInput, output: TranslateOutput) -> Judgement:
         sacrebleu = require_extra("sacrebleu", "train")
@@ -349,23 +348,23 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
         return Judgement(record.source, record.target or "", output.translation, near)
 
     def baseline(self, inputs: Sequence[TranslateInput]) -> dict[str, float]:
-        """The source itself: names and numbers are right."""
-        return scored([record.source for record in inputs], _targets(inputs))
+        """The source itself, in which names and numbers are right."""
+        return corpus_scores([record.source for record in inputs], _targets(inputs))
 
 
 def _targets(inputs: Sequence[TranslateInput]) -> list[str]:
     return [record.target or "" for record in inputs]
 
 
-def _characters_at(offsets: Sequence[tuple[int, int]], column: int) -> tuple[int, int]:
-    """Where in the text the token of this column stands; of one without characters, such as a space, the nearest after
-    it that has some, else before it."""
+def _character_range(offsets: Sequence[tuple[int, int]], column: int) -> tuple[int, int]:
+    """The characters of the token in this column; if it has none, such as a space, of the next that has some, or of the
+    previous one."""
     near = (*offsets[column:], *reversed(offsets[:column]))
     return next(((start, end) for start, end in near if end > start), (0, 0))
 
 
-def _without_frame(real: Tensor) -> Tensor:  # (S, L)
-    """The columns of a source between its [CLS] and its [SEP]."""
+def _content_columns(real: Tensor) -> Tensor:  # (S, L)
+    """The columns between [CLS] and [SEP]."""
     columns = torch.arange(real.shape[1], device=real.device)
     return (columns > 0) & (columns < real.sum(1, keepdim=True) - 1)
 

@@ -11,28 +11,28 @@ from litebert.tokenizer.scripts import HAN, HANGUL, KANA, UNSPACED_SCRIPTS, is_m
 
 
 def bleu_words(references: Sequence[str]) -> str:
-    """What sacreBLEU calls the way in which BLEU finds words: by spaces and marks, or, where a sentence would be one
-    word, by characters. Korean has spaces, but what stands between them is more than a word."""
+    """sacreBLEU's tokenizer: by spaces and punctuation, or by characters where a sentence would be one word, and for
+    Korean, whose words between spaces are long."""
     if is_chinese(references):
         return "zh"
     return "char" if is_mostly(UNSPACED_SCRIPTS + HANGUL, "".join(references)) else "13a"
 
 
-def scored(texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Between 0 and 100."""
+def corpus_scores(texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """BLEU and chrF, from 0 to 100."""
     found = _metrics(references)
     return {name: float(metric.corpus_score(list(texts), [list(references)]).score) for name, metric in found.items()}
 
 
-def signatures_of(references: Sequence[str]) -> dict[str, str]:
+def metric_signatures(references: Sequence[str]) -> dict[str, str]:
     found = _metrics(references)
     for metric in found.values():
         metric.corpus_score(["a"], [["a"]])  # it knows how many references there are when it has seen some
     return {name: str(metric.get_signature()) for name, metric in found.items()}
 
 
-def joined(sentences: Sequence[str]) -> str:
-    """One after the other: with spaces between, except in Chinese and Japanese."""
+def join_sentences(sentences: Sequence[str]) -> str:
+    """Sentences in sequence, with spaces between them except in Chinese and Japanese."""
     return ("" if is_mostly(HAN + KANA, "".join(sentences)) else " ").join(filter(None, sentences))
 
 

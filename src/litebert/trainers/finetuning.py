@@ -152,10 +152,15 @@ class Attempt:
         depths = {f"encoder.{name}": users for name, users in self.albert.encoder.depths_of().items()}
         tuning = tune(self.strategies, self.albert, depths)
         for name, tuned in tuning.items():
-            head_rate = next(
-                (x.task.head_rate for x in plan.lessons if name.startswith(f"heads.{x.task.head_name}.")), 1.0
+            head_learning_rate_factor = next(
+                (
+                    x.task.head_learning_rate_factor
+                    for x in plan.lessons
+                    if name.startswith(f"heads.{x.task.head_name}.")
+                ),
+                1.0,
             )
-            tuning[name] = replace(tuned, scale=tuned.scale * head_rate)
+            tuning[name] = replace(tuned, scale=tuned.scale * head_learning_rate_factor)
         self.optimizer = adamw(self.albert, weight_decay=self.config.weight_decay, tuning=tuning)
         if self.strategies.bounds == "project":
             self.optimizer.register_step_post_hook(project)
@@ -164,7 +169,7 @@ class Attempt:
             Mixout(dict(self.albert.encoder.named_parameters()), self.config.mixout) if self.config.mixout else None
         )
         self.guard = Guard({"model": self.albert, "optimizer": self.optimizer}, spike=math.inf)
-        prior = plan.task.prior_loss(plan.lessons[0].examples)
+        prior = plan.task.constant_answer_loss(plan.lessons[0].examples)
         self.collapse = None if prior is None else Collapse(prior, plan.steps)
         self.before: float | None = None
         self.best: dict[str, float] = {}
@@ -191,7 +196,7 @@ class Attempt:
             with RunLog(config.out, plan.console, "finetune", start=start) as self.log:
                 if why is not None and not start:
                     self.log.say(why)
-                if plan.task.compares and not start:
+                if plan.task.needs_random_batches and not start:
                     self.before = self.measure()[plan.metric]
                     self.log.say(f"before the first step: {plan.metric} {self.before:.3f}")
                 try:
@@ -342,7 +347,7 @@ class Attempt:
     def _saved_model(self) -> Model:
         """The model as it is finished, without the heads of tasks that only helped."""
         name = self.plan.task.head_name
-        task, head = self.plan.task.to_save(self.albert.heads[name])
+        task, head = self.plan.task.for_saving(self.albert.heads[name])
         with torch.device("meta"):  # it is replaced at once
             albert = Albert(self.albert.config)
         albert.encoder, albert.heads[name] = self.albert.encoder, head

@@ -44,7 +44,7 @@ class Lesson:
     seed: int
 
     def __post_init__(self) -> None:
-        self._lengths = np.array([0 if self.task.compares else example.length for example in self.examples])
+        self._lengths = np.array([0 if self.task.needs_random_batches else example.length for example in self.examples])
         self._epoch, self._batches = -1, [np.empty(0, dtype=np.int64)]
 
     def batch(self, step: int, batch_size: int) -> list[Example]:
@@ -88,7 +88,7 @@ class Plan:
         self.questions = self.task.features(self.held_out, self.start_from.tokenizer, self.length)
 
         examples = len(self.lessons[0].examples)
-        self.epochs = config.epochs or min(20, max(self.task.least_epochs, -(-50_000 // examples)))
+        self.epochs = config.epochs or min(20, max(self.task.min_epochs, -(-50_000 // examples)))
         self.epoch_steps = steps_per_epoch(examples, config.batch_size)
         self.steps = self.epochs * self.epoch_steps
         self.rate = default_learning_rate(self.start_from) if config.learning_rate is None else config.learning_rate
@@ -97,7 +97,7 @@ class Plan:
         self.metric = config.metric or self.task.metric_for(self.held_out)
         self.decisive = decisive_of(config)
         self.shape = self._checked_shape()
-        self.task.read_depths(self.shape)  # refuses those that this encoder does not have
+        self.task.head_depths(self.shape)  # refuses those that this encoder does not have
         self.strategies = fitted(config, self.shape.num_hidden_layers, self.shape.initializer_range)
         write_run(config.out, "finetune", config)
         self._introduce()
@@ -138,7 +138,7 @@ class Plan:
         config, shape = self.config, self.shape
         torch.manual_seed(config.seed)
         before = dict(self.start_from.albert.heads.items())
-        heads = {lesson.task.head_name: lesson.task.first_head(shape, before) for lesson in self.lessons}
+        heads = {lesson.task.head_name: lesson.task.initial_head(shape, before) for lesson in self.lessons}
         albert = Albert(shape, heads)
         albert.encoder.load_state_dict(self.start_from.encoder.state_dict(), strict=not config.lora)
         if config.lora or config.freeze_encoder:
@@ -149,7 +149,7 @@ class Plan:
     def _read_once(self) -> None:
         """Keep what the encoder says, if there is room for it; else it is asked again at every step."""
         model = self.start_from.to(self.device)
-        asked = [(lesson.task.read_depths(model.config), lesson.examples) for lesson in self.lessons]
+        asked = [(lesson.task.head_depths(model.config), lesson.examples) for lesson in self.lessons]
         asked.append((asked[0][0], self.questions))
         weight = sum(bytes_of(examples, depths, model.config.hidden_size) for depths, examples in asked)
         if weight > STATES_LIMIT_BYTES:
@@ -161,7 +161,7 @@ class Plan:
         self.questions = read_once(model, self.questions, asked[0][0], self.console)
 
     def _lesson(self, task: TrainableTask[Any, Any], records: list[Any], number: int) -> Lesson:
-        examples = task.labelled(records, task.features(records, self.start_from.tokenizer, self.length))
+        examples = task.training_examples(records, task.features(records, self.start_from.tokenizer, self.length))
         if not examples:
             reasons = [*self.source.skipped, *getattr(task, "left_out", ["there is none"])]
             raise DataError(f"{self.config.train}: no example is left to learn from, the first because: {reasons[0]}")
@@ -237,7 +237,7 @@ def decisive_of(config: FinetuneConfig) -> dict[str, str]:
     own = [(config.task, path) for path in (config.train, config.valid, config.test) if path is not None]
     mixed = [(name, Path(path)) for name, _, path in (given.partition("=") for given in config.mix)]
     source = TableOptions.of(config.columns)
-    files = [file for task, path in (*own, *mixed) for file in TASKS[task].files_of(path, source)]
+    files = [file for task, path in (*own, *mixed) for file in TASKS[task].input_files(path, source)]
     files += [config.target_tokenizer] if config.target_tokenizer is not None else []
     contents = {f"content of {path}": _hash(path) for path in files}
     settings = asdict(config)

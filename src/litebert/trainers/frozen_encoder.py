@@ -12,7 +12,7 @@ from torch import Tensor
 from litebert.console import progress_bar
 from litebert.data.batches import Example, batches_by_length, collate
 from litebert.inference import Model
-from litebert.tasks.base import states_of
+from litebert.tasks.base import states_after
 
 STATES_LIMIT_BYTES = 8 << 30
 BATCH_SIZE = 64
@@ -35,7 +35,7 @@ def read_once(model: Model, examples: Sequence[Example], depths: Sequence[int], 
     with model.answering(), progress_bar(console, title, len(owners)) as bar:
         for indices in batches_by_length([example.length for example in alone], BATCH_SIZE):
             batch = collate([alone[index] for index in indices], model.tokenizer.pad_id).to(model.device)
-            rows = states_of(model.encoder, batch, depths).to("cpu", torch.bfloat16)
+            rows = states_after(model.encoder, batch, depths).to("cpu", torch.bfloat16)
             for index, row in zip(indices, rows, strict=True):
                 found[index] = row[: alone[index].length].clone()  # a view would keep the padding in memory
             bar.advance(bar.task_ids[0], len(indices))

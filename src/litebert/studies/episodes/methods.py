@@ -111,7 +111,7 @@ def finetuned(learned: Learned, episode: Episode) -> float:
     albert.encoder.load_state_dict(start.encoder.state_dict())
     model = Model(albert.to(device), start.tokenizer, task, start.max_length)
     model.bf16 = start.bf16
-    examples = task.labelled(records, task.features(records, model.tokenizer, model.max_length))
+    examples = task.training_examples(records, task.features(records, model.tokenizer, model.max_length))
     batch = collate(examples, model.tokenizer.pad_id).to(device)
 
     def loss(batch: Any) -> dict[str, torch.Tensor]:

@@ -14,7 +14,7 @@ from litebert.errors import DataError
 from litebert.model import Albert, Encoder
 from litebert.model.backends.native import NativeInt8Backend
 from litebert.model.sentence_head import SentenceHead, SentenceMap
-from litebert.tasks.base import vectors_of
+from litebert.tasks.base import sentence_vectors
 from tests.model.backends.native.cases import (
     LENGTHS,
     enable_native,
@@ -42,9 +42,9 @@ def native_and_torch(encoder: Encoder, head: SentenceHead | None, ids: Tensor, m
     kinds = (torch.arange(ids.shape[1]) % 3 == 0).long().expand_as(ids)
     batch = Batch(ids, mask, kinds, torch.arange(len(ids)), len(ids))
     with torch.inference_mode():
-        found = [vectors_of(albert, batch)]
+        found = [sentence_vectors(albert, batch)]
         handle = encoder.register_forward_hook(lambda *_: None)  # a hook must see the encoder's output
-        found.append(vectors_of(albert, batch))
+        found.append(sentence_vectors(albert, batch))
         handle.remove()
     return found
 
