@@ -466,5 +466,5 @@ def test_translated_sentences_are_joined_as_their_script_wants(
     task = translator.task
     assert isinstance(task, Translate)
     task.by_sentence, given = True, iter(sentences)
-    monkeypatch.setattr(task, "_spelled", lambda *_: next(given))
+    monkeypatch.setattr(task, "_decode", lambda *_: next(given))
     assert translator.predict([" ".join(PROSE[: len(sentences)])])[0].translation == text
