@@ -29,7 +29,8 @@ from safetensors.torch import load_file
 
 from litebert.commands import finetune
 from litebert.model import Albert, preset
-from litebert.train.cuda_graphs import Graphs
+from litebert.model.backends import AutoBackend, EagerBackend, FusedBackend
+from litebert.train.cuda_graphs import StepGraphs
 from litebert.train.log import read_metrics
 from litebert.trainers import finetuning as _finetuning
 
@@ -69,7 +70,7 @@ CASES = {
 }
 
 
-class OneByOne(Graphs):
+class OneByOne(StepGraphs):
     """No recordings, for batches of the same shapes."""
 
     def __call__(self, loss: Any, batch: Any) -> Any:
@@ -84,22 +85,22 @@ class Result(NamedTuple):
     replays: int
 
 
-def run(case: Case, options: argparse.Namespace, kind: type[Graphs]) -> Result:
+def run(case: Case, options: argparse.Namespace, kind: type[StepGraphs]) -> Result:
     shutil.rmtree(options.out, ignore_errors=True)
     settings = {"batch_size": 32, "length": 128, "learning_rate": 3e-5} | dict(case.settings)
     config = finetune.Config(
         model=str(options.model), task=case.task, train=options.tasks / case.train, valid=options.tasks / case.valid,
         out=options.out, epochs=1, patience=0, columns=(), **settings,
     )  # fmt: skip
-    made: list[Graphs] = []
+    made: list[StepGraphs] = []
 
-    def make(parameters: Any) -> Graphs:
+    def make(parameters: Any) -> StepGraphs:
         made.append(kind(parameters))
         return made[-1]
 
     with (
         Path(os.devnull).open("w") as quiet,
-        mock.patch.object(_finetuning, "Graphs", make),
+        mock.patch.object(_finetuning, "StepGraphs", make),
         mock.patch.object(_finetuning, "Collapse", return_value=None),  # else a run may begin again
     ):
         _finetuning.finetune(config, Console(file=quiet))
@@ -149,7 +150,8 @@ def states_and_gradients(
     fp8: bool = False,
 ) -> dict[str, torch.Tensor]:  # fmt: skip
     """By the parameters' names; the states have none."""
-    encoder.fused, encoder.fp8, encoder.backend = bool(fused), bool(fp8), "auto" if bf16 else "sdpa"
+    encoder.backend = AutoBackend(fused=FusedBackend(fp8=bool(fp8))) if fused else EagerBackend()
+    encoder.attention_implementation = "auto" if bf16 else "sdpa"
     encoder.zero_grad(set_to_none=True)
     with torch.autocast("cuda", torch.bfloat16, enabled=bool(bf16)):
         states = encoder.packed(ids, torch.tensor(lengths, device="cuda"), longest=max(lengths), rows=rows)
@@ -184,7 +186,7 @@ def main() -> None:
     print("|---|---|---|---|---|")
     failed = False
     for name in options.only:
-        recorded, plain, again = (run(CASES[name], options, kind) for kind in (Graphs, OneByOne, OneByOne))
+        recorded, plain, again = (run(CASES[name], options, kind) for kind in (StepGraphs, OneByOne, OneByOne))
         distance, noise = apart(recorded, plain), apart(again, plain)
         # a row of zeros is what equal runs give; a run that lost its gradients would end far away
         bad = distance > FACTOR * noise + NOTHING or not recorded.replays

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from litebert.commands.pretrain import Config
 from litebert.measure.plots import running_mean
-from litebert.model import Encoder
+from litebert.model.backends import FusedBackend
 from litebert.trainers.pretraining import pretrain
 
 ALIKE = 0.005  # of the loss
@@ -29,10 +29,10 @@ ALIKE = 0.005  # of the loss
 def losses(options: argparse.Namespace, fuses: bool, precision: Any) -> list[float]:
     """Of every step."""
     found: list[float] = []
-    real = Encoder.can_fuse
+    real = FusedBackend.supports
     with (
         tempfile.TemporaryDirectory() as folder,
-        mock.patch.object(Encoder, "can_fuse", lambda self, hidden: fuses and real(self, hidden)),
+        mock.patch.object(FusedBackend, "supports", lambda *case: fuses and real(*case)),
     ):
         config = Config(
             data=options.data, out=Path(folder) / "run", preset=options.preset, steps=options.steps,

@@ -70,7 +70,7 @@ def states_after(depths: Sequence[int], batch: Batch, exact: bool = False) -> li
     """The built-in model's hidden states, (B, L, H), after each of these passes, in bfloat16 or in float32."""
     with nullcontext() if exact else built_in().answering():
         read = batch.input_ids, batch.attention_mask, batch.token_type_ids
-        return [state.float() for state in built_in().encoder.after_passes(depths, *read)]
+        return [state.float() for state in built_in().encoder.hidden_states_at(depths, *read)]
 
 
 def size_of(*parts: str, **changes: Any) -> int:

@@ -272,4 +272,4 @@ def test_the_built_pages_hold_what_is_generated(built: Path) -> None:
     assert "--gradient-checkpointing" in reference
     api = (built / "api.html").read_text(encoding="utf-8")
     assert all(f'id="litebert.{name}"' in api for name in ("load", "adapt", "Model", "Model.predict", "Model.encoder"))
-    assert "def _block" in re.sub("<[^>]+>", "", (built / "walk.html").read_text(encoding="utf-8"))
+    assert "def _run_layer" in re.sub("<[^>]+>", "", (built / "walk.html").read_text(encoding="utf-8"))

@@ -137,12 +137,12 @@ def test_recorded_steps_learn_the_same(
         made.append(ComputedGraphs([one for one in self.parts.albert.parameters() if one.requires_grad]))
         self.graphs = made[0]
 
-    def anew(self: ComputedGraphs) -> ComputedGraphs:
-        made.append(ComputedGraphs(self._parameters))
+    def emptied(self: ComputedGraphs) -> ComputedGraphs:
+        made.append(ComputedGraphs(self.parameters))
         return made[-1]
 
     monkeypatch.setattr(Run, "__init__", recorded)
-    monkeypatch.setattr(ComputedGraphs, "anew", anew)
+    monkeypatch.setattr(ComputedGraphs, "emptied", emptied)
     assert pretrain.run(settings(flow, tmp_path / "recorded", **config)) == 0
     assert same(tmp_path / "plain", tmp_path / "recorded")
     assert len(made) == 2  # those of two passes are dropped when there are four
@@ -183,8 +183,8 @@ def test_eight_bits_learn_nearly_the_same(flow: Flow, tmp_path: Path, monkeypatc
     for name, value in {"_kernels": lambda: plain_kernels, "_attention": lambda: plain_kernels,
                         "_add_product": add_product}.items():  # fmt: skip
         monkeypatch.setattr(fused, name, value)
-    for name in ("has_kernels", "has_eight"):
-        monkeypatch.setattr(f"litebert.model.albert.{name}", lambda device: True)
+    for name in ("fused.has_triton", "supports_fp8"):
+        monkeypatch.setattr(f"litebert.model.backends.{name}", lambda device: True)
     used: list[tuple[bool, bool]] = []
     of = fused.Plan.of
 

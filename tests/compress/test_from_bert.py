@@ -45,7 +45,7 @@ def off(bert: Model, albert: Model, texts: list[str]) -> float:
     batch = batch_of(bert, texts)
     with torch.no_grad():
         wanted, found = (
-            one.encoder.after_passes([0], batch.input_ids, None, batch.token_type_ids)[0][batch.real]
+            one.encoder.hidden_states_at([0], batch.input_ids, None, batch.token_type_ids)[0][batch.real]
             for one in (bert, albert)
         )
     return float((found - wanted).square().sum() / wanted.square().sum())

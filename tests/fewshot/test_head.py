@@ -34,7 +34,7 @@ TEXTS = ["the rain in the north", "eggs", "butter and eggs for breakfast in the 
 def test_states_after_some_passes_are_those_of_a_shallower_model(model: Model) -> None:
     batch = pad(model.tokenizer.encode(TEXTS), model.tokenizer.pad_id)
     layers = model.config.num_hidden_layers
-    found = model.encoder.after_passes([layers, 1], batch.input_ids, batch.real, batch.token_type_ids)
+    found = model.encoder.hidden_states_at([layers, 1], batch.input_ids, batch.real, batch.token_type_ids)
     for depth, states in zip((layers, 1), found, strict=True):
         expected = model.encoder(batch.input_ids, batch.real, batch.token_type_ids, depth=depth)
         torch.testing.assert_close(states[batch.real], expected[batch.real])

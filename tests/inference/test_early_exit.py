@@ -16,7 +16,7 @@ from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.files import read_json, write_json
 from litebert.inference import Model
 from litebert.inference.early_exit import Exits, early_scores, exits_for, measured_exits, quarters
-from litebert.model import Albert, AlbertConfig, Encoder
+from litebert.model import Albert, AlbertConfig
 from litebert.model.backends.int8 import enable_int8, has_int8, verified_native_library
 from litebert.model.backends.native import NativeInt8Backend
 from litebert.tasks import Classify
@@ -113,7 +113,7 @@ def test_native_code_looks_for_itself_and_says_the_same(
                 found, passes = early_scores(model.albert, task, batch, exits)
                 single = [early_scores(model.albert, task, one, exits) for one in alone]
                 with monkeypatch.context() as patch:
-                    patch.setattr(Encoder, "until_sure", lambda *_: None)
+                    patch.setattr(NativeInt8Backend, "classify_early", lambda *_: None)
                     usual, took = early_scores(model.albert, task, batch, exits)
                 assert passes.tolist() == took.tolist() == [one[1].item() for one in single]
                 stopped |= set(passes.tolist())
@@ -127,7 +127,7 @@ def test_native_code_looks_for_itself_and_says_the_same(
     assert len(set(passes.tolist())) == 1
     head: Any = model.albert.heads[task.head_name]
     with torch.inference_mode():
-        said = model.encoder.until_sure(*native_input(batch), [1, 2, 4], head.linear, 1.1)
+        said = model.encoder.backend.classify_early(model.encoder, *native_input(batch), [1, 2, 4], head.linear, 1.1)
     assert said is not None  # so it was native code that stopped above
     torch.testing.assert_close(said[0], found["scores"])
 
@@ -153,7 +153,9 @@ def test_native_code_refuses_sequences_of_nothing() -> None:
     enable_int8(model.encoder)
     ids, lengths = torch.tensor([5, 6]), torch.tensor([2, *[0] * 100])
     with torch.inference_mode(), pytest.raises(DataError, match="or are not of 1 to 2"):
-        model.encoder.until_sure(ids, lengths, torch.zeros_like(ids), [2, 4], nn.Linear(32, 3), 1.0)
+        model.encoder.backend.classify_early(
+            model.encoder, ids, lengths, torch.zeros_like(ids), [2, 4], nn.Linear(32, 3), 1.0
+        )
 
 
 @pytest.mark.usefixtures("own_code")
@@ -175,14 +177,16 @@ def test_native_code_leaves_to_torch_what_it_cannot_look_at(kind: str, monkeypat
         case "a part of their own":
             head.linear.__class__ = Doubled
     looked: list[int] = []
-    classify_early = NativeInt8Backend.classify_early
+    run = NativeInt8Backend._run
     monkeypatch.setattr(
-        NativeInt8Backend, "classify_early", lambda *given: (looked.append(1), classify_early(*given))[1]
+        NativeInt8Backend,
+        "_run",
+        lambda self, packed, batch: (looked.append(bool(batch.early_exit)), run(self, packed, batch))[1],
     )
     with torch.inference_mode():
         found, passes = early_scores(model.albert, task, batch, Exits([2, 4], 1.1))
         truth = task.scores(model.albert, batch)["scores"]
-    assert not looked
+    assert not any(looked)
     assert passes.tolist() == [4] * 5
     torch.testing.assert_close(found["scores"], truth, atol=1e-4, rtol=1e-4)
     assert bool(heard) == kind.startswith("a hook")

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from litebert.errors import ConfigError, DataError
 from litebert.model import PRESETS, Albert, AlbertConfig, Encoder, preset, pretraining_heads
-from litebert.model.attention import Dense, choose_backend
+from litebert.model.attention import choose_attention
+from litebert.model.layout import Dense
 from litebert.train.optimizers import adamw
 
 
@@ -144,8 +145,8 @@ def test_sdpa_and_eager_agree_in_values_and_gradients(tiny_config: AlbertConfig,
     encoder = encoder_of(config)
     ids, mask, segments = padded_batch(config)
     results = []
-    for backend in ("sdpa", "eager"):
-        encoder.backend = backend  # type: ignore[assignment]
+    for implementation in ("sdpa", "eager"):
+        encoder.attention_implementation = implementation  # type: ignore[assignment]
         encoder.zero_grad()
         hidden = encoder(ids, mask, segments)
         (hidden * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()
@@ -156,12 +157,12 @@ def test_sdpa_and_eager_agree_in_values_and_gradients(tiny_config: AlbertConfig,
         assert (our_gradients[name] - gradient).norm() <= 1e-5 * gradient.norm().clamp_min(1.0), name
 
 
-@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("distance", [0, 2])
-def test_packed_and_dense_agree_on_real_tokens(tiny_config: AlbertConfig, backend: str, distance: int) -> None:
+def test_packed_and_dense_agree_on_real_tokens(tiny_config: AlbertConfig, implementation: str, distance: int) -> None:
     config = replace(tiny_config, relative_attention_distance=distance)
     encoder = encoder_of(config)
-    encoder.backend = backend  # type: ignore[assignment]
+    encoder.attention_implementation = implementation  # type: ignore[assignment]
     ids, mask, segments = padded_batch(config)
     dense = encoder(ids, mask, segments)[mask]
     packed = encoder.packed(ids[mask], mask.sum(1), segments[mask])
@@ -175,20 +176,20 @@ def test_packed_and_dense_agree_on_real_tokens(tiny_config: AlbertConfig, backen
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("way", ["forward", "after_passes", "onwards"])
+@pytest.mark.parametrize("way", ["forward", "hidden_states_at", "resume"])
 def test_much_padding_is_left_out_of_all_but_attention_and_changes_nothing(tiny_config: AlbertConfig, way: str) -> None:
     encoder, (ids, mask, segments) = encoder_of(tiny_config), padded_batch(tiny_config)
-    start = encoder.after_passes([1], ids, mask, segments)[0].detach()
+    start = encoder.hidden_states_at([1], ids, mask, segments)[0].detach()
     ways = {
         "forward": lambda: encoder(ids, mask, segments),
-        "after_passes": lambda: encoder.after_passes([0, 2], ids, mask, segments)[1],
-        "onwards": lambda: encoder.onwards(start, mask, 1),
+        "hidden_states_at": lambda: encoder.hidden_states_at([0, 2], ids, mask, segments)[1],
+        "resume": lambda: encoder.resume(start, mask, 1),
     }
     widened: list[int] = []
     encoder.ffn[0].register_forward_hook(lambda module, given, out: widened.append(len(out)))
     found = []
-    for backend in ("eager", "auto"):  # eager, which graphs are made with, computes padding too
-        encoder.backend = backend  # type: ignore[assignment]
+    for implementation in ("eager", "auto"):  # eager, which graphs are made with, computes padding too
+        encoder.attention_implementation = implementation  # type: ignore[assignment]
         encoder.zero_grad()
         hidden = ways[way]() * mask[..., None]
         hidden.square().sum().backward()
@@ -218,10 +219,12 @@ def test_padding_may_stand_anywhere_and_position_is_the_column(tiny_config: Albe
     assert torch.equal(with_hole, encoder(changed, hole, segments))
 
 
-@pytest.mark.parametrize("backend", ["sdpa", "eager"])
-def test_a_sequence_of_padding_only_gives_zeros_and_finite_gradients(tiny_config: AlbertConfig, backend: str) -> None:
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_a_sequence_of_padding_only_gives_zeros_and_finite_gradients(
+    tiny_config: AlbertConfig, implementation: str
+) -> None:
     encoder = encoder_of(tiny_config)
-    encoder.backend = backend  # type: ignore[assignment]
+    encoder.attention_implementation = implementation  # type: ignore[assignment]
     ids, mask, segments = padded_batch(tiny_config)
     mask[1] = False
     hidden = encoder(ids, mask, segments)
@@ -284,11 +287,11 @@ def test_bfloat16_on_a_cpu_is_as_exact_as_the_fused_kernel(tiny_config: AlbertCo
     config = replace(tiny_config, relative_attention_distance=distance)
     ids, mask, segments = padded_batch(config, (40, 23, 7))
 
-    def errors(backend: str) -> tuple[float, float]:
+    def errors(implementation: str) -> tuple[float, float]:
         results = []
         for half in (False, True):
             encoder = encoder_of(config)
-            encoder.backend = backend if half else "sdpa"  # type: ignore[assignment]
+            encoder.attention_implementation = implementation if half else "sdpa"  # type: ignore[assignment]
             with torch.autocast("cpu", torch.bfloat16, enabled=half):
                 hidden = encoder(ids, mask, segments)
             hidden.float().square().sum().backward()
@@ -298,8 +301,8 @@ def test_bfloat16_on_a_cpu_is_as_exact_as_the_fused_kernel(tiny_config: AlbertCo
         return tuple(float((a - b).norm() / a.norm()) for a, b in ((exact, rounded), (exact_slopes, rounded_slopes)))  # type: ignore[return-value]
 
     fused, own = errors("sdpa"), errors("auto")
-    assert choose_backend(torch.bfloat16, False, Dense(32, 256, None), None, 0.0) == "eager"
-    assert choose_backend(torch.bfloat16, False, Dense(32, 512, None), None, 0.0) == "sdpa"  # it would take gigabytes
+    assert choose_attention(torch.bfloat16, False, Dense(32, 256, None), None, 0.0) == "eager"
+    assert choose_attention(torch.bfloat16, False, Dense(32, 512, None), None, 0.0) == "sdpa"  # it would take gigabytes
     for ours, theirs in zip(own, fused, strict=True):
         assert 0 < ours < 2 * theirs < 0.1
 
@@ -329,8 +332,8 @@ def test_a_depth_that_does_not_exist_is_refused(
 def test_passes_can_go_on_from_what_is_kept(tiny_config: AlbertConfig, done: int) -> None:
     encoder = encoder_of(replace(tiny_config, depth_embedding=True, relative_attention_distance=2))
     ids, mask, segments = padded_batch(tiny_config)
-    kept = encoder.after_passes([done], ids, mask, segments)[0]
-    last = encoder.onwards(kept, mask, done).where(mask[..., None], 0.0)
+    kept = encoder.hidden_states_at([done], ids, mask, segments)[0]
+    last = encoder.resume(kept, mask, done).where(mask[..., None], 0.0)
     torch.testing.assert_close(last, encoder(ids, mask, segments))
 
 
@@ -426,7 +429,7 @@ def test_gradient_checkpointing_keeps_fewer_activations(tiny_config: AlbertConfi
 
 def test_eager_attention_can_be_differentiated_twice(tiny_config: AlbertConfig) -> None:
     encoder = encoder_of(tiny_config)
-    encoder.backend = "eager"
+    encoder.attention_implementation = "eager"
     ids, mask, segments = padded_batch(tiny_config)
     weight = encoder.attention[0].qkv.weight
     (first,) = torch.autograd.grad(encoder(ids, mask, segments).square().sum(), weight, create_graph=True)

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
 from litebert.model import AlbertConfig, Encoder
+from litebert.model.albert import run_block
+from litebert.model.backends import EagerBackend
 from litebert.model.config import Half, Sharing
 
 IDS = torch.arange(5, 23).view(2, 9)
@@ -96,7 +98,7 @@ def test_recomputed_and_compiled_passes_see_the_same(tiny_config: AlbertConfig, 
     if change == "checkpointing":
         encoder.gradient_checkpointing = True
     else:
-        encoder.run_block = torch.compile(encoder.run_block, backend="aot_eager")
+        encoder.backend = EagerBackend(torch.compile(run_block, backend="aot_eager"))
     for name, gradient in gradients(encoder).items():
         torch.testing.assert_close(gradient, expected[name])
 
@@ -105,7 +107,7 @@ def test_one_compiled_block_serves_every_pass_and_every_hook(tiny_config: Albert
     counter = CompileCounter()
     torch._dynamo.reset()
     encoder = encoder_of(replace(tiny_config, num_hidden_layers=12))
-    encoder.run_block = torch.compile(encoder.run_block, backend=counter)
+    encoder.backend = EagerBackend(torch.compile(run_block, backend=counter))
     encoder.weight_at = stretched
     encoder(IDS)
     compiled = counter.frame_count

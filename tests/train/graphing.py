@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from litebert.train.cuda_graphs import Graphs, Recording
+from litebert.train.cuda_graphs import Recording, StepGraphs
 
 
 class Again:
@@ -17,11 +17,11 @@ class Again:
         self.replay = work
 
 
-class ComputedGraphs(Graphs):
-    """All of `Graphs` but the capture itself, which bench/check_gpu.py tries on a GPU."""
+class ComputedGraphs(StepGraphs):
+    """All of `StepGraphs` but the capture itself, which bench/check_gpu.py tries on a GPU."""
 
     def _record(self, loss: Any, batch: Any) -> Recording:
-        self._gradients = self._gradients or [parameter.new_zeros(parameter.shape) for parameter in self._parameters]
+        self._gradients = self._gradients or [parameter.new_zeros(parameter.shape) for parameter in self.parameters]
         with torch.random.fork_rng(devices=[]):  # a capture draws nothing
             shapes, used = self._compute(loss, batch)
         outputs = {name: value.new_empty(value.shape) for name, value in shapes.items()}

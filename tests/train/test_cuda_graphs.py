@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from litebert.train import cuda_graphs as graphs
 from tests.train.graphing import ComputedGraphs
 
 
@@ -89,7 +88,7 @@ def test_a_shape_is_replayed_from_its_second_time_on(model: Sum, recorder: Compu
 def test_beyond_the_limit_nothing_is_recorded(
     model: Sum, recorder: ComputedGraphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graphs, "MAX_GRAPHS", 2)
+    monkeypatch.setattr(recorder.cache, "limit", 2)
     for rows in (1, 2, 3, 1, 2, 3, 3):
         model.forget()
         recorder(model.loss, batch(rows))

@@ -74,9 +74,9 @@ def loss_of(
     for batch in _batches(model, examples[:MOST]):
         given = batch.input_ids, batch.real, batch.token_type_ids
         with torch.inference_mode():
-            before = model.encoder.after_passes(depths, *given)
+            before = model.encoder.hidden_states_at(depths, *given)
             with small.answering():
-                after = small.encoder.after_passes(depths, *given)
+                after = small.encoder.hidden_states_at(depths, *given)
             for number, (was, now) in enumerate(zip(before, after, strict=True)):
                 off[number] += (now - was)[batch.real].double().square().sum()
                 length[number] += was[batch.real].double().square().sum()

@@ -20,6 +20,7 @@ from litebert.interop.bert import load_bert, longest_text, read_foreign
 from litebert.interop.huggingface import BERTS, taught_task
 from litebert.interop.sentence_transformers import read_map
 from litebert.model import Albert, AlbertConfig
+from litebert.model.backends import Backend
 from litebert.tasks import Task
 from litebert.tasks.base import Scores
 from litebert.tasks.text import TextTask
@@ -105,12 +106,9 @@ class _Encoder(nn.Module):
 
     def __init__(self, network: Any, passes: int) -> None:
         super().__init__()
-        self.network, self.passes, self.depth, self.run_all = network.eval(), passes, None, None
+        self.network, self.passes, self.depth, self.backend = network.eval(), passes, None, Backend()
         takes = inspect.signature(network.forward).parameters
         self._segments = "token_type_ids" in takes and getattr(network.config, "type_vocab_size", 0) > 1
-
-    def use_eight(self, wanted: bool) -> None:
-        assert not wanted
 
     def checked_depth(self, depth: int | None) -> int:
         return self.passes

@@ -139,7 +139,7 @@ class _TrainingTexts:
         def vectors(rows: np.ndarray) -> Tensor:
             batch = self.batch(rows)
             states = pad_sequence([stored[row] for row in rows], batch_first=True)
-            return self.mean(encoder.onwards(states, batch.real, below, self.depth), batch)
+            return self.mean(encoder.resume(states, batch.real, below, self.depth), batch)
 
         return vectors
 
@@ -150,7 +150,7 @@ class _TrainingTexts:
             batch = self.batch(range(start, min(start + BATCH_SIZE, len(self.examples))))
             with torch.autocast(self.base.device.type, torch.bfloat16, enabled=bool(self.base.bf16)):
                 inputs = batch.input_ids, batch.real, batch.token_type_ids
-                states = self.base.encoder.after_passes([depth], *inputs)[0]
+                states = self.base.encoder.hidden_states_at([depth], *inputs)[0]
             lengths = batch.lengths.tolist()
             stored += [state[:length].clone() for state, length in zip(states, lengths, strict=True)]
         return stored
@@ -166,7 +166,7 @@ class _TrainingTexts:
         def vectors(rows: np.ndarray) -> Tensor:
             batch = self.batch(rows)
             inputs = batch.input_ids, batch.real, batch.token_type_ids
-            return self.mean(albert.encoder.after_passes([self.depth], *inputs)[0], batch)
+            return self.mean(albert.encoder.hidden_states_at([self.depth], *inputs)[0], batch)
 
         return model, vectors
 

@@ -174,7 +174,7 @@ def mean_states(
     """The mean hidden states after each of these passes, in each view."""
     if not depths:
         return torch.zeros(ids.shape[0], 0, encoder.config.hidden_size, device=ids.device)
-    states = encoder.after_passes(depths, ids, real, type_ids)
+    states = encoder.hidden_states_at(depths, ids, real, type_ids)
     return torch.stack([_view(view, state, frequency[ids], real, type_ids) for state in states for view in views], 1)
 
 

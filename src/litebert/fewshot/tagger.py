@@ -112,7 +112,7 @@ class _StatesTask(Tag):
 
     def scores(self, model: Albert, batch: Batch) -> Scores:
         inputs = batch.input_ids, batch.real, batch.token_type_ids
-        return {"states": torch.stack(model.encoder.after_passes(self.depths, *inputs), dim=2)}
+        return {"states": torch.stack(model.encoder.hidden_states_at(self.depths, *inputs), dim=2)}
 
 
 def _read_words(

@@ -19,8 +19,9 @@ from torch import Tensor
 from litebert.data.batches import Batch
 from litebert.errors import ConfigError
 from litebert.model import Albert
+from litebert.model.early_exit import iterate
 from litebert.model.heads import TextHead
-from litebert.model.hooks import is_untouched
+from litebert.model.hooks import is_unmodified
 from litebert.tasks import Classify, Task
 from litebert.tasks.base import Scores
 from litebert.tasks.classify import Exit
@@ -35,8 +36,8 @@ class Exits:
 
     depths: Sequence[int]
     """After these passes; the last is where all stop."""
-    sure: float
-    """A text stops when its likeliest class is this likely."""
+    threshold: float
+    """A text stops when the probability of its best class reaches this."""
 
 
 def can_exit(task: Task[Any, Any] | None) -> bool:
@@ -87,22 +88,31 @@ def measured_exits(scores: np.ndarray, depths: Sequence[int]) -> list[Exit]:
 def early_scores(albert: Albert, task: Task[Any, Any], batch: Batch, exits: Exits) -> tuple[Scores, Tensor]:
     """What the head says of each sequence where it stopped, and after how many passes, (S,)."""
     encoder, head, real = albert.encoder, albert.heads[task.head_name], batch.real
-    lengths, given = real.sum(1), (batch.input_ids[real], batch.token_type_ids[real])
-    if type(head) is TextHead and head.body is None and not head.training and is_untouched(head):
-        found = encoder.until_sure(given[0], lengths, given[1], exits.depths, head.linear, exits.sure)
-        if found is not None:
-            return {"scores": found[0]}, found[1]
-    passes = torch.zeros_like(lengths)
-    scores: list[Tensor] = []
-
-    def stops(first: Tensor, left: Tensor, depth: int) -> Tensor:
-        said = head(encoder.pool(first)).float()  # (S, C)
-        if not scores:
-            scores.append(torch.empty_like(said))
-        scores[0][left], passes[left] = said, depth  # of those that go on, until the next look
-        if depth == exits.depths[-1]:
-            return torch.ones_like(left, dtype=torch.bool)
-        return said.softmax(-1).amax(-1) >= exits.sure
-
-    encoder.until(given[0], lengths, given[1], exits.depths, stops)
-    return {"scores": scores[0]}, passes
+    lengths = real.sum(1)
+    packed = batch.input_ids[real], lengths, batch.token_type_ids[real]
+    backend = encoder.backend
+    if (
+        backend.has_fast_paths
+        and type(head) is TextHead
+        and head.body is None
+        and not head.training
+        and is_unmodified(head)
+    ):
+        native = backend.classify_early(encoder, *packed, exits.depths, head.linear, exits.threshold)
+        if native is not None:
+            return {"scores": native[0]}, native[1]
+    scores, passes = torch.empty(0), torch.zeros_like(lengths)
+    running = torch.arange(len(lengths), device=lengths.device)  # the sequences that are still in the batch
+    by_depth = iterate(encoder, *packed, exits.depths)
+    first = next(by_depth)
+    for depth in exits.depths:
+        current = head(encoder.pool(first)).float()  # (S, C)
+        scores = current if depth == exits.depths[0] else scores.index_copy(0, running, current)
+        passes[running] = depth  # overwritten for those that go on
+        goes_on = ~(current.softmax(-1).amax(-1) >= exits.threshold)
+        running = running[goes_on]
+        if depth == exits.depths[-1] or not len(running):
+            break
+        first = by_depth.send(goes_on)
+    by_depth.close()
+    return {"scores": scores}, passes

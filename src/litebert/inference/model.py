@@ -21,8 +21,10 @@ from litebert.inference.early_exit import Exits, early_scores, exits_for
 from litebert.inference.pipeline import copy_to_cpu, delay_by_one, map_ahead
 from litebert.interop.huggingface import Folder, save_folder
 from litebert.model import Albert, AlbertConfig, Encoder
-from litebert.model.backends.cuda_graphs import is_small
+from litebert.model.backends import enable_fp8
+from litebert.model.backends.cuda_graphs import is_launch_bound
 from litebert.model.backends.int8 import disable_int8, is_int8
+from litebert.model.backends.native import NativeInt8Backend
 from litebert.model.backends.onednn_int8 import ActivationRanges
 from litebert.model.sentence_head import SentenceHead, SentenceMap, unit
 from litebert.search.index import Index
@@ -76,7 +78,7 @@ class Model:
     def __repr__(self) -> str:
         task = "no task" if self.task is None else self.task.name
         parameters = sum(p.numel() for p in self.albert.parameters())
-        kernel = "oneDNN" if self.encoder.run_all is None else "native kernel"
+        kernel = "native kernel" if isinstance(self.encoder.backend, NativeInt8Backend) else "oneDNN"
         int8 = f", int8 ({kernel})" if self.answers_in_int8 else ""
         return f"Model({task}, {parameters:,} parameters, texts of up to {self.max_length} tokens{int8})"
 
@@ -156,7 +158,7 @@ class Model:
         if speed != 1:
             self.set_speed(speed)
         self.bf16 = uses_bf16_for_inference(precision, self.device)
-        self.encoder.eval().use_eight(precision == "fp8")
+        enable_fp8(self.encoder.eval(), precision == "fp8")
 
     @property
     def answers_in_int8(self) -> bool:
@@ -379,7 +381,7 @@ class Model:
             return None
         longest = max(example.length for example in examples)
         rounded = min(-(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, self.config.max_position_embeddings)
-        small = is_small(self.config, rounded * len(examples), self.config.num_hidden_layers)
+        small = is_launch_bound(self.config, rounded * len(examples), self.config.num_hidden_layers)
         return max(longest, rounded) if small else None
 
     @contextmanager

@@ -120,9 +120,9 @@ def write_compiled(program: torch.export.ExportedProgram, path: Path) -> None:
 def _exporting(module: nn.Module) -> Iterator[None]:
     """Nothing is learned, attention is the plain formula, and what cannot be said in a graph is told in one line."""
     encoders = [part for part in module.modules() if isinstance(part, Encoder)]
-    before = [encoder.backend for encoder in encoders]
+    before = [encoder.attention_implementation for encoder in encoders]
     for encoder in encoders:
-        encoder.backend = "eager"
+        encoder.attention_implementation = "eager"
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -141,8 +141,8 @@ def _exporting(module: nn.Module) -> Iterator[None]:
             f"torch cannot write this model as a graph: {said[0]}; use --give vectors, or teach it with --head linear"
         ) from error
     finally:
-        for encoder, backend in zip(encoders, before, strict=True):
-            encoder.backend = backend
+        for encoder, implementation in zip(encoders, before, strict=True):
+            encoder.attention_implementation = implementation
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 

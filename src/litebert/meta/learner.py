@@ -123,7 +123,7 @@ class Learner(nn.Module):
         )
         """The rates of the inner steps, one for each part of the encoder and one for the head."""
         if algorithm == "maml":
-            encoder.backend = "eager"  # nothing faster can be differentiated twice
+            encoder.attention_implementation = "eager"  # nothing faster can be differentiated twice
 
     @property
     def is_adapting(self) -> bool:
@@ -209,9 +209,9 @@ class Learner(nn.Module):
                 raise ValueError(f"{algorithm!r} and {distance!r} are not known")
             if inner_steps not in range(1, MOST_STEPS + 1):
                 raise ValueError(f"inner_steps={inner_steps!r}")
-            backend = encoder.backend
+            implementation = encoder.attention_implementation
             found = cls(encoder, algorithm, distance, inner_steps, after=after)
-            encoder.backend = backend  # answers are differentiated once at most
+            encoder.attention_implementation = implementation  # answers are differentiated once at most
             if set(settings["rates"]) != set(found.log_rates):
                 raise ValueError("rates of other parts")
             known = {found.log_scale: settings["scale"]} | {found.log_rates[k]: v for k, v in settings["rates"].items()}

@@ -1,107 +1,26 @@
-"""Attention over real tokens: two layouts, four interchangeable backends, one place that chooses.
+"""Attention within each sequence: three interchangeable implementations, one place that chooses.
 
-Shapes: B sequences, L columns of the widest, T tokens laid out in rows, N heads, D channels per head.
+Shapes: B sequences, L columns of the longest, T tokens laid out in rows, N heads, D channels per head.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import Any, Literal
+from functools import cache
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-PLAIN_LIMIT = 1 << 22
+from litebert.model.layout import Layout, Packed
+
+MAX_EAGER_SCORES = 1 << 22
 """Scores per head that attention may write out where it need not: 8 MB in bf16."""
 
-Backend = Literal["auto", "eager", "sdpa", "varlen", "flex"]
-
-
-@dataclass(frozen=True)
-class Dense:
-    """B sequences of L columns each, T = B * L rows. The layout of export, CPUs and double backward."""
-
-    batch: int
-    length: int
-    mask: Tensor | None
-    """(B, L), True at real tokens; None when every token is real."""
-
-    def pad(self, rows: Tensor) -> Tensor:  # (T, N, D) -> (B, N, L, D)
-        return rows.view(self.batch, self.length, *rows.shape[1:]).transpose(1, 2)
-
-    def unpad(self, padded: Tensor) -> Tensor:  # (B, N, L, D) -> (T, N, D)
-        return padded.transpose(1, 2).reshape(self.batch * self.length, padded.shape[1], padded.shape[3])
-
-    @cached_property
-    def visible(self) -> Tensor | None:  # (B, 1, 1, L)
-        """Which keys a query may see. A sequence of padding only sees itself: softmax over nothing is not a number."""
-        if self.mask is None:
-            return None
-        return (self.mask | ~self.mask.any(dim=1, keepdim=True))[:, None, None, :]
-
-
-@dataclass(frozen=True)
-class Packed:
-    """Sequences laid end to end without padding. The layout of variable-length work on a GPU."""
-
-    starts: Tensor
-    """(B + 1,) int32: where each sequence starts, and T."""
-    length: int
-    """The longest sequence, L, or more."""
-    total: int | None = None
-    """T, where it is known without asking the device."""
-
-    @staticmethod
-    def of(lengths: Tensor, longest: int | None = None, total: int | None = None) -> Packed:
-        starts = F.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
-        return Packed(starts, int(lengths.max()) if longest is None else longest, total)
-
-    @property
-    def batch(self) -> int:
-        return len(self.starts) - 1
-
-    @cached_property
-    def sequence(self) -> Tensor:  # (T,)
-        lengths = self.starts.diff().long()
-        numbers = torch.arange(self.batch, device=lengths.device)
-        return torch.repeat_interleave(numbers, lengths, output_size=self.total)
-
-    @cached_property
-    def column(self) -> Tensor:  # (T,)
-        return torch.arange(len(self.sequence), device=self.starts.device) - self.starts[self.sequence]
-
-    def pad(self, rows: Tensor) -> Tensor:  # (T, N, D) -> (B, N, L, D)
-        padded = rows.new_zeros(self.batch, self.length, *rows.shape[1:])
-        return padded.index_put((self.sequence, self.column), rows).transpose(1, 2)
-
-    def unpad(self, padded: Tensor) -> Tensor:  # (B, N, L, D) -> (T, N, D)
-        return padded.transpose(1, 2)[self.sequence, self.column]
-
-    @cached_property
-    def visible(self) -> Tensor:  # (B, 1, 1, L)
-        return (torch.arange(self.length, device=self.starts.device) < self.starts.diff()[:, None])[:, None, None, :]
-
-    @cached_property
-    def flex_mask(self) -> Any:
-        """FlexAttention's form of "only tokens of the same sequence see each other"."""
-        from torch.nn.attention.flex_attention import create_block_mask
-
-        sequence = self.sequence
-        total = len(sequence)
-        return create_block_mask(
-            lambda batch, head, query, key: sequence[query] == sequence[key],
-            None,
-            None,
-            total,
-            total,
-            device=str(sequence.device),
-        )
-
-
-Layout = Dense | Packed
+AttentionImplementation = Literal["auto", "eager", "sdpa", "varlen"]
+"""`eager` is the formula, `sdpa` torch's fused kernel, `varlen` its variable-length kernel for packed sequences, and
+`auto` the fastest that computes the case."""
 
 
 def attend(
@@ -112,25 +31,35 @@ def attend(
     *,
     bias: Tensor | None = None,
     dropout: float = 0.0,
-    backend: Backend = "auto",
+    implementation: AttentionImplementation = "auto",
 ) -> Tensor:
     """Scaled dot-product attention within each sequence: (T, N, D) in, (T, N, D) out.
 
     `bias`, (N, L, L), is added to the scores by column, the same for every sequence.
     """
-    if backend == "auto":
-        backend = choose_backend(q.dtype, q.is_cuda, layout, bias, dropout)
-    return _BACKENDS[backend](q, k, v, layout, bias, dropout)
+    if implementation == "auto":
+        implementation = choose_attention(q.dtype, q.is_cuda, layout, bias, dropout)
+    return _IMPLEMENTATIONS[implementation](q, k, v, layout, bias, dropout)
 
 
-def choose_backend(dtype: torch.dtype, is_cuda: bool, layout: Layout, bias: Tensor | None, dropout: float) -> Backend:
-    """The fastest backend that computes this case; SDPA computes every case."""
+def choose_attention(
+    dtype: torch.dtype, is_cuda: bool, layout: Layout, bias: Tensor | None, dropout: float
+) -> AttentionImplementation:
+    """The fastest implementation that computes this case; SDPA computes every case."""
     half = dtype in (torch.bfloat16, torch.float16)
     if isinstance(layout, Packed) and is_cuda and half and bias is None and dropout == 0.0 and _has_varlen():
         return "varlen"
-    if half and not is_cuda and layout.batch * layout.length**2 <= PLAIN_LIMIT:
+    if half and not is_cuda and layout.batch * layout.length**2 <= MAX_EAGER_SCORES:
         return "eager"  # the fused kernel's backward is two to seven times slower there
     return "sdpa"
+
+
+def relative_position_bias(table: Tensor, length: int) -> Tensor:  # (2 * distance + 1, N) -> (N, L, L)
+    """The learned bias of each head for every query and key, by their distance; far ones share the last."""
+    limit = len(table) // 2
+    column = torch.arange(length, device=table.device)
+    distance = (column[:, None] - column[None, :]).clamp(-limit, limit) + limit
+    return table[distance].permute(2, 0, 1)
 
 
 def _eager(q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float) -> Tensor:
@@ -166,25 +95,10 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None
     return out
 
 
-def _flex(q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Tensor | None, dropout: float) -> Tensor:
-    assert isinstance(layout, Packed)
-    assert dropout == 0.0
-    column = layout.column
-
-    def add_bias(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        assert bias is not None
-        return score + bias[head, column[query], column[key]]
-
-    rows = (x.transpose(0, 1)[None] for x in (q, k, v))  # (1, N, T, D)
-    out = _compiled_flex()(*rows, score_mod=None if bias is None else add_bias, block_mask=layout.flex_mask)
-    return out[0].transpose(0, 1)
-
-
-_BACKENDS: dict[str, Callable[[Tensor, Tensor, Tensor, Layout, Tensor | None, float], Tensor]] = {
+_IMPLEMENTATIONS: dict[str, Callable[[Tensor, Tensor, Tensor, Layout, Tensor | None, float], Tensor]] = {
     "eager": _eager,
     "sdpa": _sdpa,
     "varlen": _varlen,
-    "flex": _flex,
 }
 
 
@@ -195,10 +109,3 @@ def _has_varlen() -> bool:
     except ImportError:
         return False
     return True
-
-
-@cache
-def _compiled_flex() -> Any:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return torch.compile(flex_attention, dynamic=True)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from litebert.model.albert import Encoder, run_block
-from litebert.model.attention import Dense
+from litebert.model.layout import Dense
 
 
 def attention_maps(encoder: Encoder, input_ids: Tensor) -> list[Tensor]:  # (L,) -> (N, L, L) each
@@ -22,7 +22,7 @@ def attention_maps(encoder: Encoder, input_ids: Tensor) -> list[Tensor]:  # (L,)
     config, length, maps = encoder.config, len(input_ids), []
     layout, bias = Dense(1, length, None), encoder.attention_bias(length)
     depth = encoder.checked_depth(encoder.depth)
-    for layer, states in enumerate(encoder.after_passes(range(depth), input_ids[None])):
+    for layer, states in enumerate(encoder.hidden_states_at(range(depth), input_ids[None])):
         hidden = states[0]  # (L, H)
         if encoder.depth_embeddings is not None:
             hidden = hidden + encoder.depth_embeddings.weight[layer]

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import torch.nn.functional as F
 from torch import Tensor
 
-from litebert.errors import ConfigError
+from litebert.errors import ConfigError, DataError
 
 Sharing = Literal["all", "attention", "ffn", "none"]
 Half = Literal["attention", "ffn"]
@@ -105,6 +105,26 @@ class AlbertConfig:
         """Which of them inner block `inner` of layer `layer` uses."""
         owner = self.group(layer) if self.shares(half) else layer
         return owner * self.inner_group_num + inner
+
+    def checked_depth(self, depth: int | None) -> int:
+        """The number of passes to run, all of them for None. What the model cannot run is refused."""
+        layers = self.num_hidden_layers
+        if depth is None:
+            return layers
+        one_layer = self.sharing == "all" and self.num_hidden_groups == 1
+        endless = one_layer and not self.depth_embedding and not self.lora_rank
+        if depth < 1 or (depth > layers and not endless):
+            raise ConfigError(
+                f"depth={depth} must lie between 1 and {layers}; only one fully shared layer can run deeper"
+            )
+        return depth
+
+    def check_length(self, longest: int) -> None:
+        limit = self.max_position_embeddings
+        if longest > limit:
+            raise DataError(
+                f"a sequence of {longest} tokens is longer than the model's {limit}; truncate it to {limit}"
+            )
 
     def shares(self, half: Half) -> bool:
         return self.sharing in ("all", half)

@@ -1,48 +1,33 @@
-"""Where our own kernels can be used."""
+"""Has somebody put hooks on a module, or changed what calling it does? Then it must be called, not computed around."""
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.util import find_spec
-
 import torch
 
-
-def is_current(device: torch.device) -> bool:
-    """Is it where kernels of our own are launched? Those of torch find their way to any."""
-    return not torch.cuda.is_available() or device.index in (None, torch.cuda.current_device())
+STANDARD_MODULES = (torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Dropout, torch.nn.Embedding)
 
 
-def has_hooks(part: torch.nn.Module) -> bool:
-    """Does somebody want to be told when it, or what is in it, is called?"""
-    return any(map(is_told, part.modules()))
+def has_own_hooks(module: torch.nn.Module) -> bool:
+    """On the module itself."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
-def is_told(part: torch.nn.Module) -> bool:
-    """Does somebody want to be told when it is called itself?"""
-    return bool(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks)
+def has_hooks(module: torch.nn.Module) -> bool:
+    """On the module or on one inside it."""
+    return any(map(has_own_hooks, module.modules()))
 
 
-def is_untouched(layer: torch.nn.Module) -> bool:
-    """Would calling it do what its class does, and tell nobody?"""
-    told = has_hooks(layer) or torch.nn.modules.module._has_any_global_hook()
-    return not told and "forward" not in vars(layer)
+def is_unmodified(module: torch.nn.Module) -> bool:
+    """Calling it runs the `forward` of its class, and no hook."""
+    hooked = has_hooks(module) or torch.nn.modules.module._has_any_global_hook()
+    return not hooked and "forward" not in vars(module)
 
 
-KNOWN = (torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Dropout, torch.nn.Embedding)
+def has_standard_children(block: torch.nn.Module) -> bool:
+    """Its children are what its class made, and nothing has a hook."""
+    return not has_hooks(block) and all(type(child) in STANDARD_MODULES for child in block.children())
 
 
-def is_plain(block: torch.nn.Module) -> bool:
-    """Is a block what it was made as? Whoever puts something else into it wants it to be called."""
-    return not has_hooks(block) and all(type(part) in KNOWN for part in block.children())
-
-
-def are_plain(*parts: torch.nn.Module) -> bool:
-    """Are these torch's own, and would calling them tell nobody?"""
-    return all(type(part) in KNOWN and is_untouched(part) for part in parts)
-
-
-@cache
-def has_kernels(device: torch.device) -> bool:
-    """Is there a compiler for our kernels?"""
-    return device.type == "cuda" and find_spec("triton") is not None
+def are_standard(*modules: torch.nn.Module) -> bool:
+    """All are modules of torch, unmodified."""
+    return all(type(module) in STANDARD_MODULES and is_unmodified(module) for module in modules)

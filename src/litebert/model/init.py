@@ -1,7 +1,8 @@
-"""How untrained parts of the model begin."""
+"""Initial values of untrained parts of the model."""
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 
@@ -16,3 +17,8 @@ def initialize(module: nn.Module, std: float) -> None:
             nn.init.zeros_(part.bias)
         if isinstance(part, nn.LayerNorm):
             part.reset_parameters()
+
+
+def embedding_table(rows: int, size: int) -> nn.Embedding:
+    """Without torch's own initial values, which we replace anyway and which are slow on the meta device."""
+    return nn.Embedding.from_pretrained(torch.empty(rows, size), freeze=False)

@@ -75,7 +75,7 @@ def _states_by_depth(model: Model, example: Example) -> list[Tensor]:  # (L, pas
     for sequence in example.sequences:
         ids, types = (torch.tensor([row], device=model.device) for row in (sequence.ids, sequence.type_ids))
         with model.answering(), torch.inference_mode():
-            by_depth = model.encoder.after_passes(range(1, model.passes + 1), ids, None, types)
+            by_depth = model.encoder.hidden_states_at(range(1, model.passes + 1), ids, None, types)
         states.append(torch.cat(by_depth).transpose(0, 1).cpu())
     return states
 

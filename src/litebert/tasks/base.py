@@ -227,7 +227,7 @@ def states_after(encoder: Encoder, batch: Batch, depths: Sequence[int]) -> Tenso
     """The hidden states of a batch after each of these numbers of passes; undefined at padding."""
     if batch.states is not None:
         return batch.states
-    found = encoder.after_passes(depths, batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    found = encoder.hidden_states_at(depths, batch.input_ids, batch.attention_mask, batch.token_type_ids)
     return torch.stack(found, dim=-2)
 
 
@@ -251,15 +251,16 @@ def sentence_vectors(model: Albert, batch: Batch, head_name: str = SentenceHead.
 
 def _at_once(encoder: Encoder, batch: Batch, head: SentenceHead | None) -> Tensor | None:  # (S, D)
     """By the native engine, if it is in use and supports the head."""
-    if encoder.run_all is None or batch.states is not None or batch.noise is not None:
+    backend = encoder.backend
+    if not backend.has_fast_paths or batch.states is not None or batch.noise is not None:
         return None
     real = batch.real
     read = batch.input_ids[real], real.sum(1), batch.token_type_ids[real]
     if head is None:
-        return encoder.vectors(*read, None, None)
+        return backend.embed(encoder, *read, None, None)
     if not head.is_mean or has_hooks(head):
         return None
-    found = encoder.vectors(*read, head.linear, head.tokens)
+    found = backend.embed(encoder, *read, head.linear, head.tokens)
     return F.normalize(found, dim=1) if found is not None and head.of_length_one else found
 
 
@@ -269,7 +270,7 @@ def _states_of(encoder: Encoder, batch: Batch, passes: int) -> Tensor:  # (S, L,
         return hidden_states(encoder, batch)
     last = encoder.checked_depth(encoder.depth)
     depths = range(max(1, last + 1 - passes), last + 1)
-    found = encoder.after_passes(depths, batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    found = encoder.hidden_states_at(depths, batch.input_ids, batch.attention_mask, batch.token_type_ids)
     return torch.stack(found).mean(0)
 
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from litebert.data.pretraining import PretrainingBatch
 from litebert.model import Albert, AlbertConfig, Encoder, MaskedTokenHead, pretraining_heads
+from litebert.model.backends.base import has_triton
 from litebert.model.backends.fused import token_losses
-from litebert.model.hooks import has_kernels
 
 
 class PretrainingObjective(nn.Module):
@@ -56,7 +56,7 @@ class PretrainingObjective(nn.Module):
 
 def score_tokens(head: MaskedTokenHead, hidden: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The summed loss and the number of right answers, for the hidden states (M, H) of the masked tokens."""
-    if hidden.dtype == torch.bfloat16 and has_kernels(hidden.device):
+    if hidden.dtype == torch.bfloat16 and has_triton(hidden.device):
         return token_losses(head.states(hidden).to(hidden.dtype), table, head.bias, labels)
     logits = head(hidden, table)  # (M, V)
     correct = (logits.detach().argmax(-1) == labels).sum()

@@ -1,20 +1,21 @@
-"""Training steps as CUDA graphs, one for each shape of batch: the host launches one thing instead of a thousand."""
+"""Training steps as CUDA graphs, one for each shape of batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-MAX_GRAPHS = 64
-"""Batches of further shapes are computed kernel by kernel."""
+from litebert.cuda_graphs import RecordingCache
+
+MAX_RECORDINGS = 64
 
 
-class Shaped(Protocol):
-    """What a graph can read."""
+class GraphInput(Protocol):
+    """A batch that a graph can read."""
 
     def tensors(self) -> Mapping[str, Tensor]: ...
 
@@ -23,13 +24,13 @@ class Shaped(Protocol):
         ...
 
 
-AnyShaped = TypeVar("AnyShaped", bound=Shaped)
-Loss = Callable[[AnyShaped], Mapping[str, Tensor]]
+AnyInput = TypeVar("AnyInput", bound=GraphInput)
+Loss = Callable[[AnyInput], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True)
 class Recording:
-    """Work that can be done again with other numbers in the same places."""
+    """A step that can be done again with other numbers in the same memory."""
 
     graph: torch.cuda.CUDAGraph
     inputs: Mapping[str, Tensor]
@@ -37,7 +38,7 @@ class Recording:
     gradients: Sequence[Tensor | None]
 
 
-class Graphs:
+class StepGraphs:
     """Computes losses and gradients, by replaying what was recorded when a shape came for the second time.
 
     After a replay the gradients are there already, and "loss" asks for none. A loss may depend on the batch, the
@@ -48,62 +49,41 @@ class Graphs:
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.replays = 0
-        self._parameters = parameters
+        self.parameters = parameters
+        self.cache: RecordingCache[Recording] = RecordingCache(MAX_RECORDINGS)
         self._gradients: list[Tensor] = []  # where all graphs leave them
-        self._seen: set[Hashable] = set()
-        self._recordings: dict[Hashable, Recording] = {}
-        self._pool: Any = None
-        self._is_full = False
 
-    def anew(self) -> Graphs:
-        """Without any recording."""
-        return type(self)(self._parameters)
+    def emptied(self) -> StepGraphs:
+        """The same without any recording."""
+        return type(self)(self.parameters)
 
-    def __call__(self, loss: Loss[AnyShaped], batch: AnyShaped) -> Mapping[str, Tensor]:
-        if any(parameter.grad is not None for parameter in self._parameters):
+    def __call__(self, loss: Loss[AnyInput], batch: AnyInput) -> Mapping[str, Tensor]:
+        if any(parameter.grad is not None for parameter in self.parameters):
             return loss(batch)  # a replay would replace what is to be added to
         shapes = ((name, tensor.shape, tensor.dtype) for name, tensor in batch.tensors().items())
-        key = (batch.setting(), *shapes)
-        if key not in self._recordings:
-            # the first time is never recorded: libraries make their plans then, which no graph may hold
-            if key not in self._seen or self._is_full or len(self._recordings) == MAX_GRAPHS:
-                self._seen.add(key)
-                return loss(batch)
-            try:
-                self._recordings[key] = self._record(loss, batch)
-            except torch.OutOfMemoryError:
-                self._forget()
-        recording = self._recordings.get(key)
-        if recording is None:  # out here, where the error no longer keeps alive what it has met
+        recording = self.cache.get((batch.setting(), *shapes), lambda: self._record(loss, batch))
+        if recording is None:
+            self._gradients = self._gradients if self.cache.recordings else []  # memory may have run out
             return loss(batch)
         for name, tensor in batch.tensors().items():
             recording.inputs[name].copy_(tensor, non_blocking=True)
         recording.graph.replay()
         self.replays += 1
-        for parameter, gradient in zip(self._parameters, recording.gradients, strict=True):
+        for parameter, gradient in zip(self.parameters, recording.gradients, strict=True):
             parameter.grad = gradient
         return recording.outputs
 
-    def _record(self, loss: Loss[AnyShaped], batch: AnyShaped) -> Recording:
-        """The batch's own tensors become the places from which the graph reads."""
-        self._gradients = self._gradients or [torch.zeros_like(parameter) for parameter in self._parameters]
-        graph = torch.cuda.CUDAGraph()
-        # other threads may go on as they like: one of them writes checkpoints
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            outputs, gradients = self._compute(loss, batch)
-        self._pool = self._pool or graph.pool()
+    def _record(self, loss: Loss[AnyInput], batch: AnyInput) -> Recording:
+        """The batch's own tensors become the memory that the graph reads from."""
+        self._gradients = self._gradients or [torch.zeros_like(parameter) for parameter in self.parameters]
+        graph, (outputs, gradients) = self.cache.capture(lambda: self._compute(loss, batch))
         return Recording(graph, batch.tensors(), outputs, gradients)
 
-    def _compute(self, loss: Loss[AnyShaped], batch: AnyShaped) -> tuple[Mapping[str, Tensor], Sequence[Tensor | None]]:
-        """The figures, and the gradients in their places; None for a parameter that has none."""
-        found = loss(batch)
-        slopes = torch.autograd.grad(found["loss"], self._parameters, allow_unused=True)
-        used = [(fixed, slope) for fixed, slope in zip(self._gradients, slopes, strict=True) if slope is not None]
-        torch._foreach_copy_([fixed for fixed, _ in used], [slope for _, slope in used])
-        gradients = [None if slope is None else fixed for fixed, slope in zip(self._gradients, slopes, strict=True)]
-        return {name: value.detach() for name, value in found.items()}, gradients
-
-    def _forget(self) -> None:
-        """Give the memory back, and record nothing more."""
-        self._recordings, self._gradients, self._pool, self._is_full = {}, [], None, True
-        torch.cuda.empty_cache()
+    def _compute(self, loss: Loss[AnyInput], batch: AnyInput) -> tuple[Mapping[str, Tensor], Sequence[Tensor | None]]:
+        """The figures, and the gradients in their memory; None for a parameter that has none."""
+        figures = loss(batch)
+        grads = torch.autograd.grad(figures["loss"], self.parameters, allow_unused=True)
+        used = [(fixed, grad) for fixed, grad in zip(self._gradients, grads, strict=True) if grad is not None]
+        torch._foreach_copy_([fixed for fixed, _ in used], [grad for _, grad in used])
+        gradients = [None if grad is None else fixed for fixed, grad in zip(self._gradients, grads, strict=True)]
+        return {name: value.detach() for name, value in figures.items()}, gradients

@@ -18,10 +18,10 @@ from litebert.errors import ConfigError, require_extra
 from litebert.files import write_json
 from litebert.inference import Model
 from litebert.model import Albert
-from litebert.model.backends.cuda_graphs import is_small
+from litebert.model.backends.cuda_graphs import is_launch_bound
 from litebert.tasks.objective import objective
 from litebert.train.checkpointing import Checkpoints
-from litebert.train.cuda_graphs import Graphs
+from litebert.train.cuda_graphs import StepGraphs
 from litebert.train.guard import Collapse, Guard
 from litebert.train.log import RunLog
 from litebert.train.loop import Step, train
@@ -177,7 +177,7 @@ class Attempt:
         self.floor = plan.task.baseline(plan.held_out).get(plan.metric, -math.inf)
         parameters = [parameter for parameter in self.albert.parameters() if parameter.requires_grad]
         graphs = plan.device.type == "cuda" and self.config.cuda_graphs and self._can_be_recorded()
-        self.graphs = Graphs(parameters) if graphs else None
+        self.graphs = StepGraphs(parameters) if graphs else None
         self.pieces = 1
         """Micro-batches that a batch is cut into; more when memory runs out."""
 
@@ -265,7 +265,7 @@ class Attempt:
         longest = max(example.length for example in examples)
         columns = min(-(-longest // COLUMN_MULTIPLE) * COLUMN_MULTIPLE, self.plan.length)
         tokens = columns * sum(len(example.sequences) for example in examples)
-        small = is_small(config, tokens, config.num_hidden_layers)
+        small = is_launch_bound(config, tokens, config.num_hidden_layers)
         return columns if self.graphs is not None and small else None
 
     def _halve(self) -> bool:

@@ -20,12 +20,13 @@ from litebert.data.pretraining import PretrainingBatch
 from litebert.device import peak_flops, pick_device
 from litebert.errors import CheckpointError, ConfigError
 from litebert.inference import Model
+from litebert.model.backends import fp8_disabled
 from litebert.run_folder import write_run
 from litebert.tasks import Mask
 from litebert.tasks.pretraining import flops_per_token, stack_layers
 from litebert.train.averaging import MasterWeights
 from litebert.train.checkpointing import Checkpoints
-from litebert.train.cuda_graphs import Graphs
+from litebert.train.cuda_graphs import StepGraphs
 from litebert.train.distributed import WholeModel, WholeOptimizer
 from litebert.train.guard import Guard, Plateau
 from litebert.train.log import RunLog
@@ -113,7 +114,7 @@ class Run:
         parameters = [parameter for parameter in self.parts.albert.parameters() if parameter.requires_grad]
         varies = self.parts.albert.encoder.weight_at is not None or self.parts.strategies.unfreeze_steps
         records = config.cuda_graphs and device.type == "cuda" and ranks.world_size == 1 and not varies
-        self.graphs = Graphs(parameters) if records else None
+        self.graphs = StepGraphs(parameters) if records else None
         self.log: RunLog | None = None
         self.depth = 0
         """Passes of the step under way."""
@@ -280,7 +281,7 @@ class Run:
             before, after = self.parts.depth_at(step.done - 1), self.parts.depth_at(step.done)
             if after != before:
                 stack_layers(self.parts.albert, self.parts.optimizer, before, after)
-                self.graphs = self.graphs and self.graphs.anew()  # those of fewer passes are never asked for again
+                self.graphs = self.graphs and self.graphs.emptied()  # those of fewer passes are never asked for again
                 self.guard.expect_jump()
                 self.plateau.start_anew()
                 if self.parts.average is not None:
@@ -305,11 +306,10 @@ class Run:
         parts, ones = self.parts, torch.ones(4, device=self.device)
         assert parts.held_out is not None
         total: dict[str, Tensor] = {}
-        encoder, fp8 = parts.albert.encoder, parts.albert.encoder.fp8
+        averaged = parts.average.applied() if parts.average is not None else nullcontext()
         parts.objective.eval()
-        encoder.fp8 = False  # as the model will be used
         try:
-            with parts.average.applied() if parts.average is not None else nullcontext():
+            with fp8_disabled(parts.albert.encoder), averaged:  # as the model will be used
                 for number in range(parts.validation_batches):
                     batch = parts.held_out.batch(number, self.ranks.rank, self.ranks.world_size)
                     counts = torch.tensor(_counts(batch), device=self.device)
@@ -317,7 +317,6 @@ class Run:
                     total = {name: total.get(name, 0.0) + value for name, value in sums.items()}
         finally:
             parts.objective.train()
-            encoder.fp8 = fp8
         figures = self.ranks.sum(torch.stack([value.float() for value in total.values()])).tolist()
         found = dict(zip(total, figures, strict=True))
         mlm_loss = found["mlm_loss"] / found["masked"]

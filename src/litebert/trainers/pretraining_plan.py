@@ -19,7 +19,9 @@ from litebert.data.shards import Shards
 from litebert.device import training_precision
 from litebert.errors import ConfigError
 from litebert.model import Albert, AlbertConfig, preset, pretraining_heads
-from litebert.model.hooks import has_kernels
+from litebert.model.albert import run_block
+from litebert.model.backends import AutoBackend, EagerBackend, enable_fp8
+from litebert.model.backends.base import has_triton
 from litebert.tasks.pretraining import PretrainingObjective, grow_positions, grow_vocabulary, unigram_entropy
 from litebert.tokenizer import Tokenizer
 from litebert.train.averaging import Average, MasterWeights
@@ -56,7 +58,7 @@ class Parts:
         self._refuse_layers_out()
         self.call, self.ranks = distribute(self.objective, ranks, config.parallel, unused=self._leaves_layers_out())
         self._make_optimizer()
-        self.albert.encoder.train().use_eight(self.precision == "fp8")
+        enable_fp8(self.albert.encoder.train(), self.precision == "fp8")
         most = config.micro_batch or max(1, TOKENS_AT_ONCE[device.type] // config.length)
         self.pieces = -(-config.batch_size // (ranks.world_size * most))
         self.decisive = {key: value for key, value in asdict(config).items() if key not in FREE}
@@ -153,9 +155,9 @@ class Parts:
             self.albert.bfloat16()
         self.objective = PretrainingObjective(self.albert, config.order_weight)
         if cuda if config.compile is None else config.compile:
-            encoder = self.albert.encoder
-            encoder.run_block = torch.compile(encoder.run_block, dynamic=True)
-            if self.precision == "fp32" or not has_kernels(self.device):
+            compiled = EagerBackend(torch.compile(run_block, dynamic=True))
+            self.albert.encoder.backend = AutoBackend(eager=compiled)
+            if self.precision == "fp32" or not has_triton(self.device):
                 self.objective.score = torch.compile(self.objective.score, dynamic=True)
 
     def _make_optimizer(self) -> None:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from litebert.model.attention import Dense, Layout, Packed
 from litebert.model.backends import attention_kernels
 from litebert.model.backends import layer_kernels as kernels
 from litebert.model.backends.fp8 import EIGHT
+from litebert.model.layout import Dense, Layout, Packed
 from tests.model.backends import plain_kernels
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

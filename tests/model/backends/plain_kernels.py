@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from litebert.model.attention import Layout
 from litebert.model.attention import attend as plain_attend
 from litebert.model.backends.fp8 import EIGHT, MOST, Eight
+from litebert.model.layout import Layout
 
 
 def add_norm(
@@ -88,7 +88,7 @@ def can_attend(channels: int, device: torch.device) -> bool:
 
 def attend(qkv: Tensor, layout: Layout, heads: int) -> tuple[Tensor, None]:
     q, k, v = qkv.unflatten(-1, (3, heads, -1)).unbind(-3)
-    return plain_attend(q, k, v, layout, backend="eager").flatten(-2), None
+    return plain_attend(q, k, v, layout, implementation="eager").flatten(-2), None
 
 
 def query_sums(layout: Layout, columns: int, device: torch.device) -> Tensor:

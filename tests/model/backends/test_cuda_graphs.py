@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from litebert.model import Albert, AlbertConfig
-from litebert.model.backends.cuda_graphs import Recorder, Recording, is_small
+from litebert.model.backends.cuda_graphs import CudaGraphs, Recording, is_launch_bound
 
 
 class Again:
@@ -21,7 +21,7 @@ class Again:
         self.replay = work
 
 
-class ComputedRecorder(Recorder):
+class ComputedRecorder(CudaGraphs):
     """All of a recorder but the capture."""
 
     def __init__(self) -> None:
@@ -57,7 +57,9 @@ def double(x: Tensor) -> Tensor:
 
 def test_the_second_time_records_and_later_ones_replay_with_other_numbers(recorder: ComputedRecorder) -> None:
     for number in range(5):
-        assert recorder(double, {"x": torch.full((3,), float(number))}, "setting", 0).tolist() == [2.0 * number] * 3
+        assert (
+            recorder.replay(double, {"x": torch.full((3,), float(number))}, "setting", 0).tolist() == [2.0 * number] * 3
+        )
         assert (recorder.recorded, recorder.replayed) == (min(1, number), number)
 
 
@@ -67,19 +69,19 @@ def test_another_shape_type_or_setting_is_another_recording(
 ) -> None:
     for given, setting in (({"x": torch.ones(3)}, "a"), (other or {"x": torch.ones(3)}, "a" if other else "b")):
         for _ in range(3):
-            recorder(double, given, setting, 0)
+            recorder.replay(double, given, setting, 0)
     assert (recorder.recorded, recorder.replayed) == (2, 4)
 
 
 def test_an_answer_is_not_changed_by_the_next_one(recorder: ComputedRecorder) -> None:
-    first, second, third = (recorder(double, {"x": torch.full((1,), float(n))}, "s", 0) for n in (1, 2, 3))
+    first, second, third = (recorder.replay(double, {"x": torch.full((1,), float(n))}, "s", 0) for n in (1, 2, 3))
     assert [first.item(), second.item(), third.item()] == [2.0, 4.0, 6.0]
 
 
 def test_weights_that_stand_elsewhere_are_recorded_anew(recorder: ComputedRecorder) -> None:
     for places in ((1, 2), (1, 3)):
         for _ in range(3):
-            recorder(double, {"x": torch.ones(1)}, "s", places)
+            recorder.replay(double, {"x": torch.ones(1)}, "s", places)
     assert (recorder.recorded, recorder.replayed) == (2, 4)
 
 
@@ -90,8 +92,8 @@ def test_what_was_recorded_without_gradients_serves_all_who_want_none(
 ) -> None:
     with first():
         for _ in range(2):
-            recorder(double, {"x": torch.ones(1)}, "s", 0)
-    (recording,) = recorder._recordings.values()
+            recorder.replay(double, {"x": torch.ones(1)}, "s", 0)
+    (recording,) = recorder._cache.recordings.values()
     assert not recording.inputs["x"].is_inference()
     with then():
         for name, tensor in recording.inputs.items():
@@ -106,18 +108,20 @@ def test_when_memory_runs_out_nothing_more_is_recorded(
         raise torch.OutOfMemoryError("full")
 
     monkeypatch.setattr(recorder, "_record", full)
-    assert [recorder(double, {"x": torch.ones(1)}, "s", 0).item() for _ in range(5)] == [2.0] * 5
-    assert not recorder._recordings
+    assert [recorder.replay(double, {"x": torch.ones(1)}, "s", 0).item() for _ in range(5)] == [2.0] * 5
+    assert not recorder._cache.recordings
 
 
 def test_large_and_small_work(tiny_config: AlbertConfig) -> None:
     base = AlbertConfig(vocab_size=100)
-    assert is_small(base, 8192 * 12 * 768**2 // (base.num_hidden_layers * base.hidden_size**2), base.num_hidden_layers)
-    assert not is_small(base, 1 << 20, base.num_hidden_layers)
-    assert is_small(tiny_config, 1 << 14, 2)
+    assert is_launch_bound(
+        base, 8192 * 12 * 768**2 // (base.num_hidden_layers * base.hidden_size**2), base.num_hidden_layers
+    )
+    assert not is_launch_bound(base, 1 << 20, base.num_hidden_layers)
+    assert is_launch_bound(tiny_config, 1 << 14, 2)
 
 
 def test_on_a_cpu_and_while_learning_nothing_is_recorded(tiny_config: AlbertConfig) -> None:
     encoder = Albert(tiny_config).eval().encoder
     with torch.no_grad():
-        assert not encoder._is_recordable(torch.zeros(1, 4, dtype=torch.long), None)
+        assert not CudaGraphs().supports(encoder, {"input_ids": torch.zeros(1, 4, dtype=torch.long)}, None)

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from litebert.model import Albert, AlbertConfig, Encoder
-from litebert.model.attention import Dense, Layout, Packed
-from litebert.model.backends import fused
+from litebert.model.backends import AutoBackend, EagerBackend, Passes, fused
+from litebert.model.layout import Dense, Layout, Packed
 from tests.model.backends import plain_kernels
 
 CPU = torch.device("cpu")
@@ -43,16 +43,16 @@ def layouts() -> dict[str, Layout]:
 
 
 def plain(model: Encoder, hidden: Tensor, layout: Layout, rows: Tensor | None) -> Tensor:
-    model.fused = False
-    return model._run(hidden, layout, None, rows)
+    passes = model.config.num_hidden_layers
+    return model.run_passes(hidden, layout, Passes(0, passes, passes), None, rows)
 
 
 @pytest.mark.parametrize("layout", ["packed", "dense", "masked"])
-@pytest.mark.parametrize("backend", ["own", "sdpa"])
+@pytest.mark.parametrize("attention", ["triton", "sdpa"])
 @pytest.mark.parametrize("act", list(fused.TANH))
 @pytest.mark.parametrize("rows", [None, [3, 0, 17, 17]], ids=["all", "some"])
 def test_states_and_all_gradients_are_those_of_autograd(
-    layout: str, backend: Any, act: str, rows: list[int] | None
+    layout: str, attention: Any, act: str, rows: list[int] | None
 ) -> None:
     model, place = encoder(act), layouts()[layout]
     count = TOKENS if layout == "packed" else 33
@@ -67,8 +67,8 @@ def test_states_and_all_gradients_are_those_of_autograd(
     model.zero_grad(set_to_none=True)
     start.grad = None
     weights = fused.Weights.of(model.attention[0], model.ffn[0])
-    plan = fused.Plan(3, 3, model.config.layer_norm_eps, fused.TANH[act], place, backend, learns=True)
-    found = fused.run_passes(start, weights, plan, wanted_rows)
+    plan = fused.Plan(3, 3, model.config.layer_norm_eps, fused.TANH[act], place, attention, learns=True)
+    found = fused.run_fused(start, weights, plan, wanted_rows)
     found.backward(slope)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(start.grad, to_start)
@@ -90,10 +90,10 @@ def test_from_eight_bits_states_and_gradients_come_near(rows: list[int] | None) 
     found = {}
     for fp8 in (True, False):
         weights = fused.Weights.of(model.attention[0], model.ffn[0])
-        plan = fused.Plan(3, 3, model.config.layer_norm_eps, True, place, "own", learns=True, fp8=fp8)
+        plan = fused.Plan(3, 3, model.config.layer_norm_eps, True, place, "triton", learns=True, fp8=fp8)
         model.zero_grad(set_to_none=True)
         start.grad = None
-        states = fused.run_passes(start, weights, plan, wanted)
+        states = fused.run_fused(start, weights, plan, wanted)
         states.backward(slope)
         grads = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
         found[fp8] = {"states": states.detach(), "start": start.grad} | grads
@@ -101,7 +101,7 @@ def test_from_eight_bits_states_and_gradients_come_near(rows: list[int] | None) 
         error = (found[True][name] - exact).norm() / exact.norm()
         assert 0.001 < error < 0.06, name  # and they do come from eight bits
     with torch.no_grad():
-        answer = fused.run_passes(start, weights, replace(plan, learns=False, fp8=True), wanted)
+        answer = fused.run_fused(start, weights, replace(plan, learns=False, fp8=True), wanted)
     torch.testing.assert_close(answer, found[True]["states"])
 
 
@@ -121,14 +121,14 @@ def test_without_learning_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(fused, "_forward", watched)
     with torch.no_grad():
         plan = fused.Plan.of(model.config, 3, place, "sdpa", True, CPU)
-        assert (plan.learns, plan.backend) == (False, "own")
-        found = fused.run_passes(start, weights, plan, None)
+        assert (plan.learns, plan.attention) == (False, "triton")
+        found = fused.run_fused(start, weights, plan, None)
         assert len(left) == 3
         torch.testing.assert_close(found, plain(model, start, place, None))
 
 
-def test_asked_for_backends_are_kept() -> None:
-    assert fused.Plan.of(encoder().config, 3, layouts()["packed"], "sdpa", False, CPU).backend == "sdpa"
+def test_attention_that_was_asked_for_is_kept() -> None:
+    assert fused.Plan.of(encoder().config, 3, layouts()["packed"], "sdpa", False, CPU).attention == "sdpa"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -148,8 +148,8 @@ def test_in_half_precision_gradients_come_in_the_type_of_their_parameters(
         start, slope = torch.randn(TOKENS, 48), torch.randn(TOKENS, 48)
         model.zero_grad(set_to_none=True)
         if fuses:
-            plan = fused.Plan(4, 3, model.config.layer_norm_eps, True, place, "own", learns=True)
-            out = fused.run_passes(start.bfloat16(), weights, plan, None)
+            plan = fused.Plan(4, 3, model.config.layer_norm_eps, True, place, "triton", learns=True)
+            out = fused.run_fused(start.bfloat16(), weights, plan, None)
         else:
             out = plain(model, start, place, None)
         out.backward(slope.to(out.dtype))
@@ -164,8 +164,8 @@ def test_a_graph_that_is_kept_can_be_gone_through_again() -> None:
     model, place = encoder(), layouts()["packed"]
     start = torch.randn(TOKENS, 48, dtype=torch.float64, requires_grad=True)
     weights = fused.Weights.of(model.attention[0], model.ffn[0])
-    plan = fused.Plan(3, 3, model.config.layer_norm_eps, True, place, "own", learns=True)
-    found = fused.run_passes(start, weights, plan, None).square().sum()
+    plan = fused.Plan(3, 3, model.config.layer_norm_eps, True, place, "triton", learns=True)
+    found = fused.run_fused(start, weights, plan, None).square().sum()
     first, second, last = (
         torch.autograd.grad(found, [start, model.ffn[0].narrow.weight], retain_graph=keep)
         for keep in (True, True, False)
@@ -175,24 +175,24 @@ def test_a_graph_that_is_kept_can_be_gone_through_again() -> None:
 
 
 def test_a_hook_or_another_layer_in_a_block_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("litebert.model.albert.has_kernels", lambda device: True)
+    monkeypatch.setattr("litebert.model.backends.fused.has_triton", lambda device: True)
     hidden = torch.zeros(4, 48, dtype=torch.bfloat16)
     model = encoder()
     handle = model.ffn[0].narrow.register_forward_hook(lambda *_: None)
-    assert not model.can_fuse(hidden)
+    assert not fused.can_fuse(model, hidden)
     handle.remove()
-    assert model.can_fuse(hidden)
+    assert fused.can_fuse(model, hidden)
     model.attention[0].qkv = torch.nn.utils.parametrizations.weight_norm(model.attention[0].qkv)
-    assert not model.can_fuse(hidden)
+    assert not fused.can_fuse(model, hidden)
     model = encoder()
-    model.backend = "eager"  # which can be differentiated twice
-    assert not model.can_fuse(hidden)
+    model.attention_implementation = "eager"  # which can be differentiated twice
+    assert not fused.can_fuse(model, hidden)
 
 
 def test_a_mask_may_be_a_part_of_a_wider_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Encoder, "can_fuse", lambda self, hidden: True)
+    monkeypatch.setattr(fused, "can_fuse", lambda encoder, hidden: True)
     seen: list[bool] = []
-    real = fused.run_passes
+    real = fused.run_fused
 
     def watched(hidden: Tensor, weights: Any, plan: fused.Plan, rows: Any) -> Tensor:
         assert isinstance(plan.layout, Dense)
@@ -200,7 +200,7 @@ def test_a_mask_may_be_a_part_of_a_wider_one(monkeypatch: pytest.MonkeyPatch) ->
         seen.append(plan.layout.mask.is_contiguous())
         return real(hidden, weights, plan, rows)
 
-    monkeypatch.setattr("litebert.model.albert.run_passes", watched)
+    monkeypatch.setattr("litebert.model.backends.fused.run_fused", watched)
     encoder()(torch.zeros(3, 8, dtype=torch.long), MASK[:, :8])
     assert seen == [True]
 
@@ -210,24 +210,24 @@ def test_a_mask_may_be_a_part_of_a_wider_one(monkeypatch: pytest.MonkeyPatch) ->
     [({"sharing": "none"}, None), ({"num_hidden_groups": 3}, None), ({"inner_group_num": 2}, None),
      ({"hidden_act": "relu"}, None), ({"hidden_dropout_prob": 0.1}, None), ({"relative_attention_distance": 4}, None),
      ({"depth_embedding": True}, None), ({"lora_rank": 2}, None), ({}, ("gradient_checkpointing", True)),
-     ({}, ("weight_at", lambda name, weight, depth, passes: weight)), ({}, ("fused", False))],
+     ({}, ("weight_at", lambda name, weight, depth, passes: weight))],
 )  # fmt: skip
 def test_what_the_function_does_not_compute_is_left_to_autograd(
     changes: dict[str, Any], attribute: tuple[str, Any] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("litebert.model.albert.has_kernels", lambda device: True)
+    monkeypatch.setattr("litebert.model.backends.fused.has_triton", lambda device: True)
     hidden = torch.zeros(4, 48, dtype=torch.bfloat16)
-    assert encoder().can_fuse(hidden)
-    assert not encoder().can_fuse(hidden.float())
+    assert fused.can_fuse(encoder(), hidden)
+    assert not fused.can_fuse(encoder(), hidden.float())
     model = encoder(**changes).train()
     if attribute is not None:
         setattr(model, *attribute)
-    assert not model.can_fuse(hidden)
+    assert not fused.can_fuse(model, hidden)
 
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_an_encoder_that_uses_it_answers_the_same(packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("litebert.model.albert.has_kernels", lambda device: True)
+    monkeypatch.setattr("litebert.model.backends.fused.has_triton", lambda device: True)
     model = encoder().float()
     ids = torch.randint(0, 50, (TOKENS,)) if packed else torch.randint(0, 50, (3, 11))
     used: list[int] = []
@@ -240,7 +240,7 @@ def test_an_encoder_that_uses_it_answers_the_same(packed: bool, monkeypatch: pyt
     monkeypatch.setattr(fused, "_forward", watched)
     found = []
     for with_it in (True, False):
-        model.fused = with_it
+        model.backend = AutoBackend() if with_it else EagerBackend()
         with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
             found.append(model.packed(ids, LENGTHS) if packed else model(ids, MASK))
     assert len(used) == 3
@@ -256,18 +256,18 @@ def test_padding_is_left_out_where_there_is_much_to_do(
     model = encoder()
     ids, segments = torch.randint(0, 50, (3, 11)), torch.randint(0, 2, (3, 11))
     real = mask.flatten().nonzero()[:4, 0] if some else None
-    found, slopes, counted = [], [], []
+    found, slopes, counted, run_fused = [], [], [], fused.run_fused
 
     def counting(hidden: Tensor, *rest: Any) -> Tensor:
         counted.append(len(hidden))
-        return fused.run_passes(hidden, *rest)
+        return run_fused(hidden, *rest)
 
-    monkeypatch.setattr("litebert.model.albert.run_passes", counting)
-    monkeypatch.setattr("litebert.model.albert.is_small", lambda config, tokens, passes: False)
+    monkeypatch.setattr("litebert.model.backends.fused.run_fused", counting)
+    monkeypatch.setattr("litebert.model.backends.is_launch_bound", lambda config, tokens, passes: False)
     monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
     count = int(mask.sum())
     for fuses, tokens in ((True, None), (True, count), (False, None)):
-        monkeypatch.setattr(Encoder, "can_fuse", lambda self, hidden, fuses=fuses: fuses)
+        monkeypatch.setattr(fused, "can_fuse", lambda encoder, hidden, fuses=fuses: fuses)
         model.zero_grad(set_to_none=True)
         with monkeypatch.context() as context:
             if tokens is not None:  # then nobody may ask the GPU

@@ -107,7 +107,7 @@ def test_states_after_earlier_passes_stay_as_they_are() -> None:
     ids = torch.randint(5, 100, (2, 6), generator=torch.Generator().manual_seed(1))
     enable_onednn(encoder, record(encoder, ids))
     with torch.inference_mode():
-        for depth, states in enumerate(encoder.after_passes([1, 2, 3], ids), start=1):
+        for depth, states in enumerate(encoder.hidden_states_at([1, 2, 3], ids), start=1):
             assert torch.equal(states, encoder(ids, depth=depth))
 
 
@@ -224,11 +224,10 @@ def test_the_self_test_notices_wrong_arithmetic(monkeypatch: pytest.MonkeyPatch)
 def test_without_the_native_engine_onednn_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = make_encoder()
     enable_int8(encoder)
-    assert isinstance(encoder.run_all, NativeInt8Backend)
+    assert isinstance(encoder.backend, NativeInt8Backend)
     monkeypatch.setattr("litebert.model.backends.int8.verified_native_library", lambda: None)
     monkeypatch.setattr("litebert.model.backends.onednn_int8.has_onednn_int8", lambda: True)
     enable_int8(encoder)
-    assert isinstance(encoder.run_block, OneDnnInt8)
-    assert encoder.run_all is None
+    assert isinstance(encoder.backend, OneDnnInt8)
     disable_int8(encoder)
     assert not is_int8(encoder)

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from litebert.model.attention import Dense, Layout, Packed
+from litebert.model.layout import Dense, Layout, Packed
 
 LEAST_SHARED = 160_000
 """Bytes of shared memory that a program may need: an A100 has them, and an H100."""

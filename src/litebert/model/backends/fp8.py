@@ -26,7 +26,7 @@ class Eight(NamedTuple):
 
 
 @cache
-def has_eight(device: torch.device) -> bool:
+def supports_fp8(device: torch.device) -> bool:
     """Does it multiply them, with a unit for each row? Not every GPU that has them does."""
     if device.type != "cuda" or torch.version.cuda is None:
         return False

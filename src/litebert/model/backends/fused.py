@@ -17,9 +17,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from litebert.model.attention import Backend, Layout, attend
+from litebert.model.attention import AttentionImplementation, attend
+from litebert.model.backends.base import AnyEncoder, Backend, Passes, compute_dtype, has_triton, is_current_device
 from litebert.model.backends.fp8 import EIGHT, MOST, Eight, product, to_eight
 from litebert.model.config import AlbertConfig
+from litebert.model.hooks import has_standard_children
+from litebert.model.layout import Layout
 
 CHUNK = 1024
 """Rows of vocabulary scores at once: they stay in the cache of a large GPU."""
@@ -69,8 +72,7 @@ class Plan:
     eps: float
     tanh: bool
     layout: Layout
-    backend: Backend | Literal["own"]
-    """Of attention; "own" are our kernels."""
+    attention: AttentionImplementation | Literal["triton"]
     learns: bool
     """Will there be a backward?"""
     fp8: bool = False
@@ -78,19 +80,52 @@ class Plan:
 
     @staticmethod
     def of(
-        config: AlbertConfig, passes: int, layout: Layout, backend: Backend, is_free: bool, device: torch.device,
-        fp8: bool = False,
+        config: AlbertConfig, passes: int, layout: Layout, attention: AttentionImplementation, is_free: bool,
+        device: torch.device, fp8: bool = False,
     ) -> Plan:  # fmt: skip
-        """`is_free`: nobody has asked for this backend, so we may take our own."""
+        """`is_free`: the caller has not asked for this attention, so our own kernels may take its place."""
         heads = config.num_attention_heads
         own = is_free and _attention().can_attend(config.hidden_size // heads, device)
         return Plan(
-            passes, heads, config.layer_norm_eps, TANH[config.hidden_act], layout, "own" if own else backend,
+            passes, heads, config.layer_norm_eps, TANH[config.hidden_act], layout, "triton" if own else attention,
             torch.is_grad_enabled(), fp8,
         )  # fmt: skip
 
 
-def run_passes(hidden: Tensor, weights: Weights, plan: Plan, rows: Tensor | None) -> Tensor:  # (T or R, H)
+@dataclass(frozen=True)
+class FusedBackend(Backend):
+    """All passes of one shared layer, in half precision on a GPU. It cannot be differentiated twice."""
+
+    fp8: bool = False
+    """Compute the larger matrix products in fp8: faster, and less exact. `enable_fp8` sets it."""
+
+    def supports(self, encoder: AnyEncoder, hidden: Tensor, passes: Passes) -> bool:
+        return passes.start == 0 and not passes.partial and can_fuse(encoder, hidden)
+
+    def __call__(
+        self, encoder: AnyEncoder, hidden: Tensor, layout: Layout, passes: Passes, bias: Tensor | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        attention, is_free = encoder.attention_for(hidden, layout, bias), encoder.attention_implementation == "auto"
+        plan = Plan.of(encoder.config, passes.stop, layout, attention, is_free, hidden.device, self.fp8)
+        weights = Weights.of(encoder.attention[0], encoder.ffn[0])
+        return run_fused(hidden.to(compute_dtype(hidden)), weights, plan, rows)
+
+
+def can_fuse(encoder: AnyEncoder, hidden: Tensor) -> bool:
+    """Whether all passes of this encoder can be one function."""
+    config: AlbertConfig = encoder.config
+    one_block = config.sharing == "all" and config.num_hidden_groups == config.inner_group_num == 1
+    dropout = encoder.training and (config.hidden_dropout_prob or config.attention_probs_dropout_prob)
+    added = (encoder.weight_at, encoder.adapters, encoder.relative_bias, encoder.depth_embeddings)
+    fits = one_block and not dropout and config.hidden_act in TANH and all(part is None for part in added)
+    fits = fits and not encoder.gradient_checkpointing and encoder.attention_implementation != "eager"
+    half = compute_dtype(hidden) in (torch.bfloat16, torch.float16)
+    able = has_triton(hidden.device) and is_current_device(hidden.device)
+    return fits and half and able and all(map(has_standard_children, (*encoder.attention, *encoder.ffn)))
+
+
+def run_fused(hidden: Tensor, weights: Weights, plan: Plan, rows: Tensor | None) -> Tensor:  # (T or R, H)
     return _Passes.apply(hidden, rows, plan, *weights)
 
 
@@ -153,7 +188,7 @@ class _Sums:
             for weight in (weights.qkv, weights.out, weights.widen, weights.narrow)
         )
         self.norm, self.last_norm = (ops.norm_sums(rows, hidden, device) for _ in range(2))
-        self.weights, self.own = weights, plan.backend == "own"
+        self.weights, self.own = weights, plan.attention == "triton"
         if self.own:
             self.qkv_bias = _attention().query_sums(plan.layout, hidden, device)
         else:
@@ -299,18 +334,18 @@ def _backward(
 
 def _attend(qkv: Tensor, plan: Plan) -> tuple[Tensor, Any]:
     """(T, H), and what the backward needs."""
-    if plan.backend == "own":
+    if plan.attention == "triton":
         context, peaks = _attention().attend(qkv, plan.layout, plan.heads)
         return context, (context, peaks)
     with torch.set_grad_enabled(plan.learns):
         leaf = qkv.detach().requires_grad_(plan.learns)
         q, k, v = leaf.unflatten(-1, (3, plan.heads, -1)).unbind(-3)
-        out = attend(q, k, v, plan.layout, backend=plan.backend).flatten(-2)
+        out = attend(q, k, v, plan.layout, implementation=plan.attention).flatten(-2)
     return out.detach(), (leaf, out)
 
 
 def _attend_backward(slope: Tensor, kept: _Pass, plan: Plan, sums: _Sums) -> Tensor:  # (T, 3H)
-    if plan.backend == "own":
+    if plan.attention == "triton":
         own: Tensor = _attention().attend_backward(
             kept.qkv, *kept.attended, plan.layout, plan.heads, slope, sums.qkv_bias
         )

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from litebert.model.albert import Encoder, run_block
+from litebert.model.albert import Encoder
+from litebert.model.backends import AutoBackend, EagerBackend
 from litebert.model.backends.native import NativeInt8Backend, NativeLibrary, native_library
 from litebert.model.backends.native.self_test import MAX_ERROR, self_test_error
 from litebert.model.backends.onednn_int8 import ActivationRanges, OneDnnInt8, block_names, has_onednn_int8
@@ -48,18 +49,17 @@ def enable_int8(encoder: Encoder, ranges: Mapping[str, tuple[float, float]] | No
     disable_int8(encoder)
     library = verified_native_library() if native and encoder.adapters is None else None
     if library is not None:
-        encoder.run_all = NativeInt8Backend(library)
+        encoder.backend = NativeInt8Backend(library)
     else:
-        encoder.run_block = OneDnnInt8(encoder, ranges)
-    encoder.unpadded = True
+        encoder.backend = OneDnnInt8(encoder, ranges)
 
 
 def disable_int8(encoder: Encoder) -> None:
-    encoder.run_block, encoder.run_all, encoder.unpadded = run_block, None, False
+    encoder.backend = AutoBackend()
 
 
 def is_int8(encoder: Encoder) -> bool:
-    return encoder.run_all is not None or isinstance(encoder.run_block, OneDnnInt8)
+    return isinstance(encoder.backend, (NativeInt8Backend, OneDnnInt8))
 
 
 def range_names(encoder: Encoder) -> list[str]:
@@ -71,13 +71,13 @@ def range_names(encoder: Encoder) -> list[str]:
 def record_ranges(encoder: Encoder) -> Iterator[ActivationRanges]:
     """The ranges of all activations that the encoder computes within the context, in float32."""
     ranges: ActivationRanges = {}
-    before = encoder.run_block, encoder.run_all
-    encoder.run_block, encoder.run_all = run_block, None
+    before = encoder.backend
+    encoder.backend = EagerBackend()
     hooks = [layer.register_forward_pre_hook(_recorder(ranges, name)) for name, layer in _quantized_inputs(encoder)]
     try:
         yield ranges
     finally:
-        encoder.run_block, encoder.run_all = before
+        encoder.backend = before
         for hook in hooks:
             hook.remove()
 

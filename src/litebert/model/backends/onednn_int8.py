@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from litebert.errors import ConfigError
-from litebert.model.attention import Backend, Layout, attend
+from litebert.model.attention import AttentionImplementation, attend
+from litebert.model.backends.base import Backend, Passes, cpu_batch_layout, int8_batch_layout
 from litebert.model.config import Half
+from litebert.model.layout import BatchLayout, Layout
 from litebert.model.quantize import quantize_per_row
 
 LEVELS = 255
@@ -100,9 +102,9 @@ class OneDnnLinear(NamedTuple):
         return product
 
 
-class OneDnnInt8:
-    """Takes the place of `run_block` of albert.py. Activations are quantized by the given ranges, else by the range of
-    each tensor."""
+class OneDnnInt8(Backend):
+    """The loop of albert.py with blocks in int8. Activations are quantized by the given ranges, else by the
+    range of each tensor."""
 
     def __init__(self, encoder: Any, ranges: Mapping[str, tuple[float, float]] | None = None) -> None:
         if encoder.adapters is not None:
@@ -124,34 +126,47 @@ class OneDnnInt8:
         return vars(self) | {"_packed": {}}
 
     def __call__(
+        self, encoder: Any, hidden: Tensor, layout: Layout, passes: Passes, bias: Tensor | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:  # (T or R, H)  # fmt: skip
+        states: Tensor = encoder.run_passes(hidden, layout, passes, bias, rows, self._run_block)
+        return states
+
+    def batch_layout(
+        self, encoder: Any, hidden: Tensor, mask: Tensor, passes: Passes, tokens: int | None
+    ) -> BatchLayout:
+        return cpu_batch_layout(encoder, hidden, mask, tokens) if passes.partial else int8_batch_layout(mask, tokens)
+
+    def _run_block(
         self,
         attention: Any,
         ffn: Any,
         hidden: Tensor,
         layout: Layout,
         bias: Tensor | None,
-        backend: Backend,
-        attention_seen: dict[str, Tensor] | None = None,
-        ffn_seen: dict[str, Tensor] | None = None,
+        implementation: AttentionImplementation,
+        attention_weights: dict[str, Tensor] | None = None,
+        ffn_weights: dict[str, Tensor] | None = None,
         rows: Tensor | None = None,
     ) -> Tensor:  # (T or R, H)
-        if (attention.training and torch.is_grad_enabled()) or attention_seen is not None or ffn_seen is not None:
+        if (attention.training and torch.is_grad_enabled()) or attention_weights is not None or ffn_weights is not None:
             raise ConfigError("an int8 model cannot be trained; train the model that it was quantized from")
         with torch.autocast("cpu", enabled=False), torch.no_grad():
-            hidden = self._attention(attention, hidden.float(), layout, bias, backend, rows)
+            hidden = self._attention(attention, hidden.float(), layout, bias, implementation, rows)
             return ffn.norm(self._feed_forward(ffn, hidden))
 
     def _attention(
-        self, block: Any, hidden: Tensor, layout: Layout, bias: Tensor | None, backend: Backend, rows: Tensor | None
-    ) -> Tensor:  # (T or R, H)
+        self, block: Any, hidden: Tensor, layout: Layout, bias: Tensor | None, implementation: AttentionImplementation,
+        rows: Tensor | None,
+    ) -> Tensor:  # (T or R, H)  # fmt: skip
         parameters = self._parameters(block, "given", hidden)
         use_bf16 = layout.length >= BF16_ATTENTION_MIN_LENGTH and self._has_bfloat16
-        if use_bf16 and backend == "sdpa" and layout.batch * layout.length**2 <= MAX_EAGER_SCORES:
-            backend = "eager"
+        if use_bf16 and implementation == "sdpa" and layout.batch * layout.length**2 <= MAX_EAGER_SCORES:
+            implementation = "eager"
         dtype = torch.bfloat16 if use_bf16 else torch.float32
         qkv = self._linear(block.qkv)(parameters.quantize(hidden), parameters, dtype)
         q, k, v = qkv.unflatten(-1, (3, block.num_heads, -1)).unbind(-3)  # (T, N, D) each
-        context = attend(q, k, v, layout, bias=bias, backend=backend).flatten(-2).float()  # (T, H)
+        context = attend(q, k, v, layout, bias=bias, implementation=implementation).flatten(-2).float()  # (T, H)
         if rows is not None:
             hidden, context = hidden.index_select(0, rows), context.index_select(0, rows)
         parameters = self._parameters(block, "context", context)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from litebert.commands.bench import OURS
 from litebert.model import Albert, Encoder
+from litebert.model.backends import enable_fp8
 from litebert.studies.benchmark.harness import Arena, Case, Measured, dtype_of, forward_operations, forward_traffic
 
 AT_ONCE = {"cuda": 256, "cpu": 8}
@@ -34,7 +35,7 @@ def cases(arena: Arena) -> Iterator[Case]:
         )
     )
     fixed[OURS] = varying[OURS] = partial(_encoded, albert.to(arena.device, dtype).eval().encoder)
-    albert.encoder.use_eight(arena.precision(training=False) == "fp8")
+    enable_fp8(albert.encoder, arena.precision(training=False) == "fp8")
     for length in config.length:
         yield _case(arena, fixed, f"{rows} texts of {length}", [arena.made_up([length] * rows)])
     groups = arena.groups(rows, rows * max(config.length))  # as many tokens at once

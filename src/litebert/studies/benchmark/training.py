@@ -32,7 +32,7 @@ from litebert.studies.benchmark.harness import (
 )
 from litebert.tasks import Classify
 from litebert.tasks.objective import objective
-from litebert.train.cuda_graphs import Graphs
+from litebert.train.cuda_graphs import StepGraphs
 from litebert.train.loop import Step
 from litebert.train.optimizers import adamw
 from litebert.trainers.finetuning import COLUMN_MULTIPLE, Piece
@@ -91,7 +91,7 @@ def finetuning(arena: Arena) -> Case:
         optimizer = adamw(albert, weight_decay=0.01)
         for group in optimizer.param_groups:
             group["lr"] = RATE
-        graphs = Graphs(list(albert.parameters())) if arena.device.type == "cuda" else None
+        graphs = StepGraphs(list(albert.parameters())) if arena.device.type == "cuda" else None
         own = batches if graphs is None else [_rounded(batch, COLUMN_MULTIPLE) for batch in batches]
         contenders[OURS] = partial(_learn, albert, optimizer, recorded, own, bf16)
         operations = 3 * forward_operations(arena.shape, lengths)

@@ -136,7 +136,9 @@ class Asked:
         if batch.padding:
             real[-1] = False
         passes = range(model.config.num_hidden_layers + 1)
-        states = [state[real].float() for state in model.encoder.after_passes(passes, ids, real, types)]  # (T, H) each
+        states = [
+            state[real].float() for state in model.encoder.hidden_states_at(passes, ids, real, types)
+        ]  # (T, H) each
         distances = [float((after - before).norm(dim=-1).mean()) for before, after in pairwise(states)]
         angles = [
             float(

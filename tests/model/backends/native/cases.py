@@ -37,7 +37,7 @@ def enable_native(encoder: Encoder) -> None:
 
 
 def use_library(encoder: Encoder, library: NativeLibrary) -> None:
-    encoder.run_all, encoder.unpadded = NativeInt8Backend(library), True
+    encoder.backend = NativeInt8Backend(library)
 
 
 def random_ids(*shape: int) -> Tensor:

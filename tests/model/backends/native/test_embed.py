@@ -126,11 +126,11 @@ def test_wrong_sizes_are_refused_before_anything_is_read() -> None:
     ids, kinds, lengths = random_ids(5), torch.zeros(5, dtype=torch.long), torch.tensor([2, 3])
     with torch.inference_mode():
         with pytest.raises(DataError, match="a linear map of 32 inputs does not fit hidden_size=64"):
-            encoder.vectors(ids, lengths, kinds, torch.nn.Linear(32, 8), None)
+            encoder.backend.embed(encoder, ids, lengths, kinds, torch.nn.Linear(32, 8), None)
         with pytest.raises(DataError, match="99 token weights do not fit vocab_size=100"):
-            encoder.vectors(ids, lengths, kinds, None, torch.ones(99))
+            encoder.backend.embed(encoder, ids, lengths, kinds, None, torch.ones(99))
         with pytest.raises(DataError, match="4 token_type_ids do not fit 5 input_ids"):
-            encoder.vectors(ids, lengths, kinds[:4], None, None)
+            encoder.backend.embed(encoder, ids, lengths, kinds[:4], None, None)
 
 
 def test_token_ids_need_not_be_contiguous() -> None:
@@ -138,10 +138,10 @@ def test_token_ids_need_not_be_contiguous() -> None:
     enable_native(encoder)
     ids, lengths = random_ids(5), torch.tensor([2, 3])
     with torch.inference_mode():
-        truth = encoder.vectors(ids, lengths, torch.zeros(5, dtype=torch.long), None, None)
+        truth = encoder.backend.embed(encoder, ids, lengths, torch.zeros(5, dtype=torch.long), None, None)
         apart = torch.stack([ids, ids * 0 + 99], dim=1)[:, 0]
         assert truth is not None
-        found = encoder.vectors(apart, lengths, torch.zeros(1, dtype=torch.long).expand(5), None, None)
+        found = encoder.backend.embed(encoder, apart, lengths, torch.zeros(1, dtype=torch.long).expand(5), None, None)
         assert found is not None
         assert torch.equal(found, truth)
 
@@ -153,15 +153,17 @@ def test_unknown_ids_are_refused() -> None:
     with torch.inference_mode():
         for wrong in (100, -1):
             with pytest.raises(DataError, match="between 0 and 99"):
-                encoder.vectors(
-                    ids.clone().index_fill(0, torch.tensor([3]), wrong), torch.tensor([5]), kinds, None, None
+                encoder.backend.embed(
+                    encoder, ids.clone().index_fill(0, torch.tensor([3]), wrong), torch.tensor([5]), kinds, None, None
                 )
         with pytest.raises(DataError, match="token_type_ids between 0 and 1"):
-            encoder.vectors(ids, torch.tensor([5]), kinds + 2, None, None)
+            encoder.backend.embed(encoder, ids, torch.tensor([5]), kinds + 2, None, None)
         with pytest.raises(DataError, match="longer than the model's 512"):
-            encoder.vectors(random_ids(600), torch.tensor([600]), torch.zeros(600, dtype=torch.long), None, None)
+            encoder.backend.embed(
+                encoder, random_ids(600), torch.tensor([600]), torch.zeros(600, dtype=torch.long), None, None
+            )
         with pytest.raises(DataError, match="do not fit 5 rows"):
-            encoder.vectors(ids, torch.tensor([3, 3]), kinds, None, None)
+            encoder.backend.embed(encoder, ids, torch.tensor([3, 3]), kinds, None, None)
     assert (
-        encoder.vectors(ids, torch.tensor([5]), kinds, None, None) is None
+        encoder.backend.embed(encoder, ids, torch.tensor([5]), kinds, None, None) is None
     )  # outside inference_mode, someone may differentiate

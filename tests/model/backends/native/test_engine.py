@@ -77,10 +77,10 @@ def test_a_text_gets_the_same_answer_in_any_batch_to_the_bit() -> None:
     assert relative_error(together, truth) < 0.04
     assert not together[~mask].any()
     with torch.inference_mode():
-        start = encoder.after_passes([0], ids)[0]  # torch's sums depend on the number of rows
-        together = encoder.onwards(start, mask, done=0)
+        start = encoder.hidden_states_at([0], ids)[0]  # torch's sums depend on the number of rows
+        together = encoder.resume(start, mask, start=0)
         for row, length in enumerate(LENGTHS):
-            alone = encoder.onwards(start[row : row + 1, :length], mask[row : row + 1, :length], done=0)
+            alone = encoder.resume(start[row : row + 1, :length], mask[row : row + 1, :length], start=0)
             assert torch.equal(alone[0], together[row, :length])
 
 
@@ -146,11 +146,11 @@ def test_states_after_earlier_passes_are_those_of_fewer_passes() -> None:
     ids, mask = random_ids(2, 6), torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
     enable_native(encoder)
     with torch.inference_mode():
-        states = encoder.after_passes([0, 1, 3], ids, mask)
+        states = encoder.hidden_states_at([0, 1, 3], ids, mask)
         for depth, found in zip((1, 3), states[1:], strict=True):
             assert torch.equal(found[mask], encoder(ids, mask, depth=depth)[mask])
-        assert torch.equal(encoder.onwards(states[1], mask, done=1)[mask], states[2][mask])
-        assert torch.equal(encoder(ids, depth=5)[0], encoder.after_passes([5], ids)[0][0])
+        assert torch.equal(encoder.resume(states[1], mask, start=1)[mask], states[2][mask])
+        assert torch.equal(encoder(ids, depth=5)[0], encoder.hidden_states_at([5], ids)[0][0])
 
 
 def test_padding_alone_gives_zeros() -> None:
@@ -223,7 +223,7 @@ def test_weights_of_other_types_are_packed(kind: torch.dtype) -> None:
 def test_a_pickled_model_says_so_where_nothing_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = make_encoder()
     enable_native(encoder)
-    packed = pickle.dumps(encoder.run_all)
+    packed = pickle.dumps(encoder.backend)
     monkeypatch.setattr(engine, "native_library", lambda: None)
     with pytest.raises(ConfigError, match="load its folder instead"):
         pickle.loads(packed)

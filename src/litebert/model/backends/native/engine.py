@@ -20,19 +20,24 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from litebert.errors import ConfigError, DataError
-from litebert.model.attention import Dense, Layout, Packed
+from litebert.model.backends.base import Backend, Passes, int8_batch_layout
 from litebert.model.backends.native.build import NativeLibrary, native_library
 from litebert.model.backends.native.structs import Batch, EarlyExit, Embeddings, LayerNorm, Pooling, addresses
 from litebert.model.backends.native.weights import PackedWeights, weight_version, weights_of
 from litebert.model.config import AlbertConfig, Half
+from litebert.model.early_exit import checked_depths, embed_packed
+from litebert.model.hooks import are_standard, has_own_hooks
+from litebert.model.layout import BatchLayout, Layout, Packed
 
 WORKSPACE_ALIGNMENT = 64
 MAX_KEPT_WORKSPACE = 64 << 20
 """Bytes of workspace that a thread keeps from one batch to the next."""
 
 
-class NativeInt8Backend:
-    """Takes the place of an encoder's loop over passes. `encoder` is an `Encoder`, which albert.py defines."""
+class NativeInt8Backend(Backend):
+    """Runs all passes in one call. `encoder` is an `Encoder`, which albert.py defines."""
+
+    has_fast_paths = True
 
     def __init__(self, library: NativeLibrary) -> None:
         self._library = library
@@ -46,24 +51,19 @@ class NativeInt8Backend:
         return _restored, ()
 
     def __call__(
-        self, encoder: Any, hidden: Tensor, layout: Layout, passes: range, bias: Tensor | None, rows: Tensor | None
-    ) -> Tensor:  # (T or R, H)
+        self, encoder: Any, hidden: Tensor, layout: Layout, passes: Passes, bias: Tensor | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:  # (T or R, H)  # fmt: skip
         _check_use(encoder, hidden)
+        if passes.start >= passes.stop:
+            return hidden
         with torch.no_grad():
-            if isinstance(layout, Dense) and layout.mask is not None:
-                return self._without_padding(encoder, hidden, layout.mask, passes, bias, rows)
-            return self._run_passes(encoder, hidden, layout, passes, bias, rows)
+            return self._run_passes(encoder, hidden, layout, range(passes.start, passes.stop), bias, rows)
 
-    def _without_padding(
-        self, encoder: Any, hidden: Tensor, mask: Tensor, passes: range, bias: Tensor | None, rows: Tensor | None
-    ) -> Tensor:  # (T or R, H)
-        """Padding keeps the values it has."""
-        flat = mask.flatten()
-        layout = Packed.of(mask.sum(1), mask.shape[1])
-        if rows is not None:
-            rows = (flat.cumsum(0) - 1)[rows]
-        output = self._run_passes(encoder, hidden[flat], layout, passes, bias, rows)
-        return output if rows is not None else hidden.float().index_put((flat,), output)
+    def batch_layout(
+        self, encoder: Any, hidden: Tensor, mask: Tensor, passes: Passes, tokens: int | None
+    ) -> BatchLayout:
+        return int8_batch_layout(mask, tokens)
 
     def _run_passes(
         self, encoder: Any, hidden: Tensor, layout: Layout, passes: range, bias: Tensor | None, rows: Tensor | None
@@ -88,12 +88,16 @@ class NativeInt8Backend:
         return output
 
     def classify_early(
-        self, encoder: Any, hidden: Tensor, lengths: Tensor, bias: Tensor | None, depths: Sequence[int],
+        self, encoder: Any, input_ids: Tensor, lengths: Tensor, token_type_ids: Tensor, depths: Sequence[int],
         head: nn.Linear, threshold: float,
-    ) -> tuple[Tensor, Tensor]:  # (S, C), (S,)  # fmt: skip
+    ) -> tuple[Tensor, Tensor] | None:  # (S, C), (S,)  # fmt: skip
         """The logits of each sequence at the first of the depths at which a class is as likely as the threshold, and
         these depths. One call: evaluating the head in torch takes half as long as a pass of a short text."""
-        hidden = hidden.float().contiguous()
+        if encoder.depth_embeddings is not None or not are_standard(encoder.pooler, head):
+            return None
+        depths = checked_depths(encoder, depths)
+        hidden = embed_packed(encoder, input_ids, lengths, token_type_ids).float().contiguous()
+        bias = encoder.attention_bias(int(lengths.max()))
         _check_use(encoder, hidden)
         starts, max_length = _sequence_starts(lengths, len(hidden))
         blocks = _step_blocks(encoder.config, range(depths[-1]))
@@ -113,12 +117,16 @@ class NativeInt8Backend:
         return logits, torch.tensor(depths, device="cpu")[exit_of.long() - 1]
 
     def embed(
-        self, encoder: Any, token_ids: Tensor, lengths: Tensor, token_type_ids: Tensor, bias: Tensor | None,
+        self, encoder: Any, input_ids: Tensor, lengths: Tensor, token_type_ids: Tensor,
         linear: nn.Linear | None, token_weights: Tensor | None,
     ) -> Tensor | None:  # (S, D)  # fmt: skip
         """From packed token ids to the mean of the last hidden states, weighted by token (V,), through a linear map;
         None if a weight is not float32. One call: for a short text, the steps before and after the passes take torch as
         long as two or three passes."""
+        if not len(lengths) or not _is_standard(encoder, linear):
+            return None
+        encoder.config.check_length(int(lengths.max()))
+        bias = encoder.attention_bias(int(lengths.max()))
         norm, names = encoder.embedding_norm, ("word_embeddings", "segment_embeddings", "position_embeddings")
         tables = [getattr(encoder, name).weight for name in names]
         _check_use(encoder, tables[0])
@@ -127,7 +135,7 @@ class NativeInt8Backend:
         if any(one is not None and (one.dtype != torch.float32 or not one.is_contiguous()) for one in used):
             return None
         packed = self._packed_weights(encoder)
-        token_ids, token_type_ids = (ids.to(torch.int64).contiguous() for ids in (token_ids, token_type_ids))
+        token_ids, token_type_ids = (ids.to(torch.int64).contiguous() for ids in (input_ids, token_type_ids))
         starts, max_length = _sequence_starts(lengths, len(token_ids))
         _check_pooling(encoder.config, linear, token_weights)
         if len(token_type_ids) != len(token_ids):
@@ -181,6 +189,15 @@ class NativeInt8Backend:
             self._packed = PackedWeights(encoder, self._library, version)
             self._storages = [StorageWeakRef(weight.untyped_storage()) for weight in weights]
         return self._packed
+
+
+def _is_standard(encoder: Any, linear: nn.Linear | None) -> bool:
+    """Nothing is learned, and no hook or replaced layer wants to be called between token ids and vectors."""
+    if encoder.training or torch.is_grad_enabled() or has_own_hooks(encoder):
+        return False
+    tables = (encoder.word_embeddings, encoder.segment_embeddings, encoder.position_embeddings)
+    layers = (encoder.embedding_norm, encoder.embedding_dropout, encoder.project)
+    return are_standard(*tables, *layers) and (linear is None or are_standard(linear))
 
 
 def _check_use(encoder: Any, hidden: Tensor) -> None:

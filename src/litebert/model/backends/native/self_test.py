@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from litebert.model.attention import Dense
+from litebert.model.backends.base import Passes
 from litebert.model.backends.native.build import NativeLibrary
 from litebert.model.backends.native.engine import NativeInt8Backend
 from litebert.model.config import AlbertConfig
+from litebert.model.layout import Dense
 
 TOKENS = 24
 MAX_ERROR = 0.05
@@ -36,7 +37,7 @@ def self_test_error(library: NativeLibrary) -> float:
         encoder = _one_layer(config, generator)
         expected = _float32_layer(encoder, hidden, config.num_attention_heads)
         layout = Dense(1, TOKENS, None)
-        states = NativeInt8Backend(library)(encoder, hidden, layout, range(1), None, None)
+        states = NativeInt8Backend(library)(encoder, hidden, layout, Passes(0, 1, 1))
     return ((states - expected).norm() / expected.norm()).item()
 
 
