@@ -116,7 +116,7 @@ def cpu_batch_layout(encoder: AnyEncoder, hidden: Tensor, mask: Tensor, tokens: 
         and has_much_padding(mask)
     ):
         return BatchLayout.packed(mask, tokens)
-    return BatchLayout.padded((mask.shape[0], mask.shape[1]), mask)
+    return BatchLayout.padded((hidden.shape[0], hidden.shape[1]), mask)
 
 
 def int8_batch_layout(mask: Tensor, tokens: int | None) -> BatchLayout:
