@@ -86,7 +86,7 @@ def main() -> None:
         for name, make in contenders.items():
             found[name].append(tokens_per_second(make, 1 + number * flags.steps, flags.steps))
             if isinstance(make, Prefetcher):
-                make.forget()  # or it would begin the next round with batches made during the others'
+                make.clear()  # or it would begin the next round with batches made during the others'
     for make in contenders.values():
         if isinstance(make, Prefetcher):
             make.close()

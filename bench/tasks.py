@@ -115,7 +115,7 @@ def bag_of_words(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
     settings = settings_of(name, options.tasks)
     task: Any = TASKS[settings["task"]]
-    source = TableOptions.of(settings.get("columns", ()), True)
+    source = TableOptions.parse(settings.get("columns", ()), True)
     train = task.read(settings["train"], source)
     test = task.read(settings["test"], source) if "test" in settings else None
     if test is None:

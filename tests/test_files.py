@@ -118,7 +118,7 @@ def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(files.fcntl, "flock", refuse)
     with (
-        pytest.raises(DataError, match=r"a\.lock: cannot be locked \(No locks available\).*another disk"),
+        pytest.raises(DataError, match=r"a\.lock: cannot be locked \(No locks available\).*another file system"),
         file_lock(tmp_path / "a.lock"),
     ):
         raise AssertionError("came in")

@@ -1,4 +1,4 @@
-"""The errors a user can cause. Every message carries the value, the rule it broke and the remedy."""
+"""Errors that users can cause. Every message holds the value, the rule and the remedy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class LitebertError(Exception):
-    """Anything wrong with what litebert was given; the command line prints it as one line and exits with 2."""
+    """Base class; the command line prints the message and exits with 2."""
 
 
 class ConfigError(LitebertError):
@@ -14,7 +14,7 @@ class ConfigError(LitebertError):
 
 
 class DataError(LitebertError):
-    """A data file is missing, unreadable or holds something it should not."""
+    """A data file is missing, unreadable or invalid."""
 
 
 class CheckpointError(LitebertError):
@@ -22,7 +22,7 @@ class CheckpointError(LitebertError):
 
 
 def require_extra(module: str, extra: str) -> Any:
-    """Import an optional dependency, or say which extra brings it."""
+    """Import an optional dependency; the error names the extra that installs it."""
     from importlib import import_module
 
     try:

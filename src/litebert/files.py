@@ -1,4 +1,4 @@
-"""Reading that has limits, writing that is whole or absent."""
+"""Reading files with limits, and writing them atomically."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if sys.platform != "win32":
 
 MAX_FILE_BYTES = 256 << 20
 HASH_FILE = "sha256.json"
-"""Of files in the same folder, by name."""
+"""File with the SHA-256 of other files in its folder, by name."""
 
 
 def read_limited(path: Path) -> bytes:
-    """Read a small file, refusing one so large that it can only be a mistake or an attack."""
+    """Read a small file; raises if it is so large that it must be a mistake or an attack."""
     try:
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
@@ -55,7 +55,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a file of settings."""
+    """Read a TOML file."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -77,28 +77,28 @@ def file_sha256(path: Path) -> str:
 
 
 def check_hashes(folder: Path) -> None:
-    """That files are what they were when they were saved, as far as a `sha256.json` beside them says."""
+    """Compare the files of a folder with its `sha256.json`, if there is one."""
     if not (folder / HASH_FILE).is_file():
         return
     for name, known in read_json(folder / HASH_FILE).items():
         path = folder / name
         if path.parent != folder or not path.is_file() or file_sha256(path) != known:
             raise CheckpointError(
-                f"{path}: is not the file that {HASH_FILE} beside it speaks of; it is damaged, or somebody changed it: "
-                f"copy the folder again, or delete {HASH_FILE} if the change was yours"
+                f"{path}: does not match its hash in {HASH_FILE}; it is damaged or was changed: "
+                f"copy the folder again, or delete {HASH_FILE} if the change was intended"
             )
 
 
 def unhashed_weights(folder: Path) -> list[str]:
-    """Those of which `check_hashes` knows nothing."""
+    """Weight files without an entry in `sha256.json`."""
     known = read_json(folder / HASH_FILE) if (folder / HASH_FILE).is_file() else {}
     return sorted(path.name for path in folder.glob("*.safetensors") if path.name not in known)
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`; when the block ends well it is flushed to disk and takes the name."""
-    path = path.resolve()  # what a link points to is replaced, not the link
+    """Yield a temporary path beside `path`, which replaces `path` at the end of the block unless it raises."""
+    path = path.resolve()  # replace the target of a link, not the link
     if path.exists() and not path.is_file():
         if path.is_dir():
             raise DataError(f"{path}: is a folder; give the name of a file to write")
@@ -129,9 +129,9 @@ def _umask() -> int:
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[None]:
-    """Be alone with what a file stands for; who is there already is waited for. Windows has no such lock: there, none.
+    """Hold an exclusive lock on a file, waiting for others; no lock on Windows.
 
-    The file stays: somebody may wait for it.
+    The file is not deleted, as others may wait for its lock.
     """
     with _named_os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,17 +139,17 @@ def file_lock(path: Path) -> Iterator[None]:
     with file:
         if sys.platform != "win32":
             try:
-                fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
+                fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed
             except OSError as error:
                 raise DataError(
-                    f"{path}: cannot be locked ({error.strerror}), so others might write at the same time; choose a "
-                    "folder on another disk"
+                    f"{path}: cannot be locked ({error.strerror}), so other processes might write at the same time; "
+                    "choose a folder on another file system"
                 ) from error
         yield
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
-    """Write a whole file or leave what was there."""
+    """Write a file completely, or leave it unchanged."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
 
@@ -160,7 +160,7 @@ def write_json(path: Path, content: Any) -> None:
 
 @contextmanager
 def _named_os_errors(path: Path) -> Iterator[None]:
-    """Turn the system's complaint about a file into ours, with its name in it."""
+    """Turn an `OSError` into a `DataError` that names the file."""
     try:
         yield
     except OSError as error:
@@ -168,13 +168,13 @@ def _named_os_errors(path: Path) -> Iterator[None]:
 
 
 DECOMPRESSION_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error)
-"""What reading a damaged, truncated or mislabelled compressed file raises."""
+"""Raised when reading a damaged, truncated or mislabelled compressed file."""
 
 
 def decompressed(file: BinaryIO, suffix: str) -> BinaryIO:
-    """The plain bytes of an open file that may be `.gz .bz2 .xz .zst`."""
+    """Decompress an open file by its suffix: `.gz .bz2 .xz .zst`, or none."""
     if suffix == ".zst":
-        arrow = require_extra("pyarrow", "train")  # unlike zstandard's reader, it notices a file cut short
+        arrow = require_extra("pyarrow", "train")  # unlike zstandard's reader, it detects truncated files
         return cast(BinaryIO, io.BufferedReader(arrow.CompressedInputStream(arrow.PythonFile(file, "r"), "zstd")))
     if suffix == ".gz":
         return cast(BinaryIO, gzip.open(file, "rb"))
@@ -184,3 +184,8 @@ def decompressed(file: BinaryIO, suffix: str) -> BinaryIO:
 
 
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+
+
+def format_suffix(path: Path) -> str:
+    """The suffix of the format, before any suffix of compression."""
+    return path.with_suffix("").suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix

@@ -97,8 +97,8 @@ MISTAKES = [
     Mistake("no data to evaluate on", EVALUATE.replace("FILE", "nope.csv"), ("nope.csv", *MISSING)),
     # corpora
     *corpus("latin-1 in a corpus", CORPUS + b"\ncaf\xe9\n", "line 21", "0xe9", "not UTF-8", "iconv"),
-    *corpus("an empty corpus", b"", "no text there", "give plain text"),
-    *corpus("a corpus of blank lines", b"\n \n\n", "no text there", "give plain text"),
+    *corpus("an empty corpus", b"", "no text", "give files that hold text"),
+    *corpus("a corpus of blank lines", b"\n \n\n", "no text", "give files that hold text"),
     *corpus("a corpus that is no gzip", CORPUS, "Not a gzipped file", "damaged", file="c.txt.gz"),
     *corpus("a corpus cut short", lzma.compress(CORPUS)[:-9], "ended before", "damaged", file="c.txt.xz"),
     *corpus("a corpus that is no zstd", CORPUS, "cannot be read", "damaged", file="c.txt.zst"),

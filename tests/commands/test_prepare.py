@@ -162,7 +162,7 @@ def test_parts_are_merged_and_inspected(tmp_path: Path, flow: Flow, capsys: pyte
             "prepare", "--input", flow.corpus, "--tokenizer", flow.tokenizer, "--out", part, "--part", f"{number}/2"
         ) == 0  # fmt: skip
     assert litebert("prepare", "--merge", *parts, "--out", tmp_path / "shards") == 0
-    assert "documents stand in more than one part" in capsys.readouterr().err
+    assert "documents occur in more than one part" in capsys.readouterr().err
     assert litebert("prepare", "--inspect", tmp_path / "shards") == 0
     assert "tokens per sentence" in capsys.readouterr().out
 

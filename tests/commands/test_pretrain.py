@@ -128,7 +128,9 @@ def test_recorded_steps_learn_the_same(
     """As on a GPU: batches in sizes that come again, steps recorded; the recording itself needs one."""
     real, init, made = PretrainingData.batch, Run.__init__, list[ComputedGraphs]()
     pad_id = Shards(flow.shards).tokenizer.pad_id
-    monkeypatch.setattr(PretrainingData, "batch", lambda self, *a: real(self, *a).rounded(SMALL["length"], pad_id))
+    monkeypatch.setattr(
+        PretrainingData, "batch", lambda self, *a: real(self, *a).padded_to_buckets(SMALL["length"], pad_id)
+    )
     config = {"precision": "fp32", "steps": 24, "depth_ramp": "2/4:0.5", "validate_every": 24} | changes
     assert pretrain.run(settings(flow, tmp_path / "plain", **config)) == 0
 

@@ -79,7 +79,7 @@ def test_mistakes_are_told_and_nothing_is_written(
     (tmp_path / "empty.txt").write_text("\n")
     write_csv(tmp_path / "some.csv", make_examples(3, seed=3))
     for model, data, said in (
-        ("litebert-small-zh", "empty.txt", "no text there"),
+        ("litebert-small-zh", "empty.txt", "empty.txt: no text"),
         ("litebert-small-zh", "some.csv", "was taught no task that reads tables"),
         (flow.classifier, "none.csv", "none.csv"),
     ):

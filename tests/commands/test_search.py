@@ -118,7 +118,7 @@ def test_exact_does_without_the_graph_that_approximate_made(
     [
         (("--add", "{}/a.txt", "{}/absent.txt"), "absent.txt: no such file"),
         (("--add", "{}/a.txt", "{}/bad.csv"), "no column 'text'"),
-        (("--add", "{}/empty.txt"), "empty.txt: no text there"),
+        (("--add", "{}/empty.txt"), "empty.txt: no text;"),
         (("--add", "{}/blank.csv"), "blank.csv: no text to add"),
         (("--add", "{}/a.txt", "--input", "{}/absent.txt"), "absent.txt"),
     ],

@@ -93,7 +93,7 @@ class Example:
 def original(batch: PretrainingBatch) -> torch.Tensor:
     """The ids before anything was hidden, without the padding at the end."""
     ids = batch.input_ids.clone()
-    ids[batch.positions] = batch.labels
+    ids[batch.masked_positions] = batch.labels
     return ids[: len(ids) - batch.padding]
 
 
@@ -101,7 +101,7 @@ def read(batch: PretrainingBatch, tokenizer: Tokenizer) -> Iterator[Example]:
     """The sequences of a batch, after a look at their frame."""
     ids = original(batch).numpy()
     lengths = batch.lengths.tolist()[: -1 if batch.padding else None]
-    labels = dict(zip(batch.first.tolist(), batch.swapped.tolist(), strict=True))
+    labels = dict(zip(batch.cls_positions.tolist(), batch.swapped.tolist(), strict=True))
     assert sum(lengths) == len(ids)
     at = 0
     for length in lengths:

@@ -104,7 +104,7 @@ def test_without_a_batch_size_as_many_go_together_as_make_so_many_tokens(lengths
 
 def test_one_long_text_does_not_pad_many_short_ones() -> None:
     lengths = [10] * 20 + [100] + [9, 7, 6]
-    assert batches_by_length(lengths, 32, alike=2 / 3) == [[20], [*range(20), 21, 22], [23]]
+    assert batches_by_length(lengths, 32, min_length_ratio=2 / 3) == [[20], [*range(20), 21, 22], [23]]
     assert batches_by_length(lengths, 32) == [[20, *range(20), 21, 22, 23]]
 
 
@@ -137,7 +137,7 @@ def test_the_sequences_of_an_example_stand_together_and_know_their_owner() -> No
     examples = [Example([sequence(4)]), Example([sequence(2), sequence(6), sequence(3)]), Example([sequence(5)])]
     batch = collate(examples, pad_id=0)
     assert batch.examples == 3
-    assert batch.owner.tolist() == [0, 1, 1, 1, 2]
+    assert batch.example_index.tolist() == [0, 1, 1, 1, 2]
     assert batch.lengths.tolist() == [4, 2, 6, 3, 5]
     assert batch.input_ids.shape == (5, 6)
     assert [example.length for example in examples] == [4, 6, 5]
@@ -159,7 +159,7 @@ def test_arrays_of_one_size_become_a_matrix() -> None:
 
 
 def test_targets_per_token_are_padded_with_what_no_loss_looks_at() -> None:
-    examples = [Example([sequence(len(target))], target, by_token=True) for target in ([4, 5, 6], range(5))]
+    examples = [Example([sequence(len(target))], target, per_token=True) for target in ([4, 5, 6], range(5))]
     targets = collate(examples, pad_id=0).targets
     assert targets is not None
     assert targets.tolist() == [[4, 5, 6, IGNORE_INDEX, IGNORE_INDEX], [0, 1, 2, 3, 4]]
@@ -168,7 +168,7 @@ def test_targets_per_token_are_padded_with_what_no_loss_looks_at() -> None:
 
 @pytest.mark.parametrize(("lengths", "columns"), [((3, 5), 8), ((8, 8), 8), ((9, 2), 20)])
 def test_a_batch_can_be_given_more_columns(lengths: tuple[int, int], columns: int) -> None:
-    examples = [Example([sequence(n)], np.arange(n), by_token=True) for n in lengths]
+    examples = [Example([sequence(n)], np.arange(n), per_token=True) for n in lengths]
     plain, wide = collate(examples, pad_id=0), collate(examples, pad_id=0, columns=columns)
     assert plain.targets is not None
     assert wide.targets is not None
@@ -189,6 +189,6 @@ def test_a_batch_moves_with_all_its_parts() -> None:
     assert batch.attention_mask is not None
     assert batch.targets is not None
     parts = (
-        batch.input_ids, batch.attention_mask, batch.token_type_ids, batch.owner, batch.lengths, batch.targets,
+        batch.input_ids, batch.attention_mask, batch.token_type_ids, batch.example_index, batch.lengths, batch.targets,
     )  # fmt: skip
     assert {part.device for part in parts} == {torch.device("meta")}

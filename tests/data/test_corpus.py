@@ -106,7 +106,7 @@ def test_files_without_text_are_refused_by_name(
     tmp_path: Path, read: Callable[..., Iterator[object]], content: str
 ) -> None:
     paths = [write(tmp_path / name, content) for name in ("a.txt", "b.txt")]
-    with pytest.raises(DataError, match=r"a\.txt, .*b\.txt: no text there; give plain text"):
+    with pytest.raises(DataError, match=r"a\.txt, .*b\.txt: no text; give files that hold text"):
         list(read(paths))
 
 
@@ -147,7 +147,7 @@ def test_a_record_of_parquet_is_a_document(tmp_path: Path) -> None:
     ("content", "complaint"),
     [
         ('{"body": "a"}', "line 1: has no column 'text' among body; name it with --text-column"),
-        ('{"text": 7}', "line 1: column 'text' holds '7', no text"),
+        ('{"text": 7}', "line 1: column 'text' holds '7', which is not text"),
         ("{}\n".replace("{}", '{"text": "a"}') + "{", "line 2: not JSON"),
         ('["a"]', "line 1: .* is not a JSON object"),
     ],
@@ -203,7 +203,7 @@ ENGLISH = "The first line.\nThe second line.\n\nAnother document.\n"
 def test_encodings_are_told_apart(tmp_path: Path, text: str, encoding: str) -> None:
     notices: list[str] = []
     path = write(tmp_path / "a.txt", text.encode(encoding))
-    found = list(read_documents([path], ReadOptions(notice=notices.append)))
+    found = list(read_documents([path], ReadOptions(notify=notices.append)))
     assert "\n\n".join(found) == text.strip("\n")
     told = encoding.startswith(("utf-16", "utf-32")) or (encoding == "gb18030" and not text.isascii())
     assert bool(notices) == told
@@ -240,5 +240,5 @@ def test_a_wrong_byte_after_the_first_block_is_reported_with_its_line(tmp_path: 
 
 
 def test_an_unknown_encoding_is_refused() -> None:
-    with pytest.raises(ConfigError, match="encoding='klingon' is not known; use auto, utf-8"):
+    with pytest.raises(ConfigError, match="encoding='klingon' is unknown; use auto, utf-8"):
         ReadOptions(encoding="klingon")

@@ -54,7 +54,7 @@ def test_ranges_are_drawn_from_end_to_end() -> None:
 def test_classes_are_counted_as_the_rows_stand() -> None:
     episode = Episode(((3, 1), (7, 8)), ((2,), (9,)))
     assert episode.rows() == ([3, 1, 7, 8], [2, 9])
-    assert [classes.tolist() for classes in episode.classes()] == [[0, 0, 1, 1], [0, 1]]
+    assert [classes.tolist() for classes in episode.class_indices()] == [[0, 0, 1, 1], [0, 1]]
 
 
 def test_equal_texts_count_once_wherever_they_stand() -> None:
@@ -83,11 +83,13 @@ def test_episodes_know_their_shape(shape: EpisodeShape, name: str) -> None:
     drawn = [draw_episode(POOL, shape, 0, number) for number in range(shape.episodes)]
     assert EpisodeFile(Path("few.csv"), (), drawn).shape == shape
     assert shape.name == name
-    assert EpisodeShape.is_meant(name.split())
+    assert EpisodeShape.matches(name.split())
 
 
 def test_a_class_in_two_parts_is_refused_by_its_name() -> None:
-    with pytest.raises(DataError, match=r"1 class\(es\) are in a.csv and in c.csv: 'rain'; .* take them out of one"):
+    with pytest.raises(
+        DataError, match=r"1 class\(es\) are in a.csv and in c.csv: 'rain'; .* remove them from one set"
+    ):
         check_disjoint_classes({"a.csv": {"rain": [0]}, "b.csv": {"snow": [0]}, "c.csv": ["rain", "sun"]})
 
 
@@ -148,13 +150,13 @@ def test_stored_episodes_are_those_that_were_drawn(stored: Path) -> None:
 def test_a_table_that_has_changed_is_refused(stored: Path) -> None:
     data = stored.parent.parent / "tables" / "few.csv"
     data.write_text("text,label\none more,row\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"a file whose content was another than that of .*few\.csv now"):
+    with pytest.raises(DataError, match=r"few\.csv, which has changed since"):
         EpisodeFile.read(stored)
 
 
 def test_a_table_that_has_moved_is_asked_for(stored: Path, tmp_path: Path) -> None:
     moved = (stored.parent.parent / "tables" / "few.csv").rename(tmp_path / "moved.csv")
-    with pytest.raises(DataError, match="which is not there; say where it is with --data"):
+    with pytest.raises(DataError, match="which is missing; give its path with --data"):
         EpisodeFile.read(stored)
     assert EpisodeFile.read(stored, moved).data == moved
 
@@ -162,14 +164,14 @@ def test_a_table_that_has_moved_is_asked_for(stored: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("content", ["", "no json\n", "[1]\n", '{"data": "few.csv"}\n'])
 def test_a_file_of_something_else_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "episodes.jsonl").write_text(content, encoding="utf-8")
-    with pytest.raises(DataError, match="is no file of episodes"):
+    with pytest.raises(DataError, match="not a file of episodes"):
         EpisodeFile.read(tmp_path / "episodes.jsonl")
 
 
 @pytest.mark.parametrize(
     ("change", "problem"),
-    [({"support": [["1"], [2]]}, "line 2: rows must be numbers"), ({"support": [[-1], [2]]}, "line 2: rows must be"),
-     ({"support": [[3], [2]]}, "line 2: rows must be numbers, each once"), ({"support": [[], [2]]}, "examples and"),
+    [({"support": [["1"], [2]]}, "line 2: row numbers"), ({"support": [[-1], [2]]}, "line 2: row numbers"),
+     ({"support": [[3], [2]]}, "line 2: row numbers must be distinct"), ({"support": [[], [2]]}, "support and"),
      ({"support": [[1]], "questions": [[3]]}, "two classes or more"), ({"support": [[1], [2], [5]]}, "two classes or")],
 )  # fmt: skip
 def test_episodes_that_make_no_sense_are_refused_by_their_line(

@@ -54,11 +54,11 @@ def test_relations_that_would_be_called_the_same_keep_their_ids(tmp_path: Path, 
 @pytest.mark.parametrize("wrong", [{"h": ["one", "Q1", [[99]]]}, {"t": None}, {"h": ["one"]}])
 def test_a_sentence_that_does_not_fit_is_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
     path = write(tmp_path, {"P177": [BRIDGE], "P25": [MOTHER, MOTHER | wrong]})
-    with pytest.raises(DataError, match=r"val_wiki\.json, sentence 3: not as FewRel writes them"):
+    with pytest.raises(DataError, match=r"val_wiki\.json, sentence 3: not in the format of FewRel"):
         read_rows(path)
-    source = TableOptions(skip_bad=True)
-    assert [row.line for row in read_rows(path, source)] == [1, 2]
-    assert len(source.skipped) == 1
+    options = TableOptions(skip_bad=True)
+    assert [row.line for row in read_rows(path, options)] == [1, 2]
+    assert len(options.skipped) == 1
 
 
 def test_a_table_with_lists_is_still_a_table(tmp_path: Path) -> None:

@@ -208,8 +208,11 @@ def test_tokens_that_were_not_chosen_stay() -> None:
         ({"rate": 0.0}, r"mask_rate=0\.0 must lie above 0 and not above 0\.8"),
         ({"rate": 0.81}, r"mask_rate=0\.81 must lie above 0"),
         ({"max_ngram": 0}, "max_ngram=0 must lie between 1 and 10"),
-        ({"mask_share": 0.95}, r"mask_share=0\.95 and random_share=0\.1 must be shares of one whole"),
-        ({"random_share": -0.1}, "must be shares of one whole"),
+        (
+            {"mask_share": 0.95},
+            r"mask_share=0\.95 and random_share=0\.1 must not be negative, and their sum must not exceed 1",
+        ),
+        ({"random_share": -0.1}, "must not be negative, and their sum must not exceed 1"),
     ],
 )
 def test_settings_out_of_range_are_refused(change: dict[str, float], complaint: str) -> None:

@@ -50,7 +50,7 @@ def test_steps_to_come_are_made_when_that_is_begun() -> None:
     prefetch(1)
     assert made[2].wait(10)
     assert not made[3].wait(0.05)  # nobody has said so
-    prefetch.begin(2)
+    prefetch.schedule(2)
     assert all(made[step].wait(10) for step in (3, 4))
     prefetch.close()
 
@@ -77,7 +77,7 @@ def test_what_was_made_ahead_is_made_again_after_forgetting(workers: int) -> Non
     prefetch = Prefetcher(lambda step: factor * step, workers)
     assert prefetch(1) == 1
     factor = 10
-    prefetch.forget()
+    prefetch.clear()
     assert [prefetch(step) for step in (2, 3, 4)] == [20, 30, 40]
     prefetch.close()
 

@@ -242,8 +242,8 @@ def test_a_killed_run_continues_with_the_same_bytes(
     read: list[int] = []
 
     @engines.contextmanager
-    def dying(recipe: EncodingConfig) -> Iterator[tuple[engines.Submit, int]]:
-        with engines.in_process(recipe) as (submit, ahead):
+    def dying(config: EncodingConfig) -> Iterator[tuple[engines.Submit, int]]:
+        with engines.in_process(config) as (submit, ahead):
 
             def count(documents: list[str]) -> engines.PendingResult:
                 if len(read) == batches:
@@ -302,7 +302,7 @@ def test_changed_inputs_do_not_continue_a_run(unfinished: Path, tokenizer: Token
 
 def test_a_shard_that_is_gone_is_noticed(unfinished: Path, tokenizer: Tokenizer, files: tuple[Path, ...]) -> None:
     (unfinished / "shard-00001.bits").unlink()
-    with pytest.raises(ConfigError, match=r"shard-00001\.bits is gone; delete the folder"):
+    with pytest.raises(ConfigError, match=r"shard-00001\.bits is missing; delete the folder"):
         make(unfinished, tokenizer, files)
 
 
@@ -310,13 +310,13 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(
     tmp_path: Path, tokenizer: Tokenizer, files: tuple[Path, ...]
 ) -> None:
     @engines.contextmanager
-    def meddling(recipe: EncodingConfig) -> Iterator[tuple[engines.Submit, int]]:
+    def meddling(config: EncodingConfig) -> Iterator[tuple[engines.Submit, int]]:
         with files[0].open("a") as file:
             file.write("More.")
-        with engines.in_process(recipe) as engine:
+        with engines.in_process(config) as engine:
             yield engine
 
-    with pytest.raises(DataError, match=r"0\.txt: changed while it was read; leave it alone and start again"):
+    with pytest.raises(DataError, match=r"0\.txt: changed while it was read; start again"):
         make(tmp_path / "out", tokenizer, files, meddling)
     assert not (tmp_path / "out").exists()
 
@@ -333,7 +333,7 @@ def test_a_worker_that_dies_gives_an_error_and_the_run_continues(
     assert Shards(tmp_path / "out").index.documents == 120
 
 
-def _start_nothing(recipe: EncodingConfig) -> None:
+def _start_nothing(config: EncodingConfig) -> None:
     os._exit(1)
 
 
@@ -375,7 +375,7 @@ def test_parts_together_hold_every_document(
         )
         assert ours == theirs
     across = merged.documents - whole.documents  # a duplicate may stand in another part than its first
-    assert notes == ([f"{across:,} documents stand in more than one part; they were kept"] if across else [])
+    assert notes == ([f"{across:,} documents occur in more than one part; they were kept"] if across else [])
     assert merged.duplicates + across == whole.duplicates
     assert merged.settings["part"] == "1/1"
     again, _ = merge_shards(folders, tmp_path / "again")
@@ -420,8 +420,8 @@ def test_shards_describe_themselves(tmp_path: Path, tokenizer: Tokenizer, files:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"part": (3, 2)}, "part 3/2: must lie between 1/2 and 2/2"),
-        ({"held_out": 1.0}, "held_out=1.0 must be 0 or a share below 1"),
+        ({"part": (3, 2)}, "part 3/2: the number must lie between 1 and 2"),
+        ({"held_out": 1.0}, "held_out=1.0 must be at least 0 and below 1"),
         ({"shard_tokens": 0}, "shard_tokens=0 must be at least 1"),
         ({"dictionary": ("a",), "words": "pieces"}, "--dictionary is for jieba"),
     ],

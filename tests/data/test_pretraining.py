@@ -59,9 +59,9 @@ def joined(batches: list[PretrainingBatch]) -> PretrainingBatch:
         input_ids=cut("input_ids"),
         token_type_ids=cut("token_type_ids"),
         lengths=torch.cat([batch.lengths[: -1 if batch.padding else None] for batch in batches]),
-        positions=lay("positions", moved=True),
+        masked_positions=lay("masked_positions", moved=True),
         labels=lay("labels"),
-        first=lay("first", moved=True),
+        cls_positions=lay("cls_positions", moved=True),
         swapped=lay("swapped"),
         padding=0,
     )
@@ -159,9 +159,9 @@ def test_masks_stand_on_text_only_and_labels_restore_it(
     data = corpus_of(documents).data(tokenizer, length=length, masking=Masking(kind=kind), sentences=sentences)
     batch = data.batch(step)
     assert (batch.labels >= FIRST).all()
-    assert (np.diff(batch.positions.numpy()) > 0).all()
+    assert (np.diff(batch.masked_positions.numpy()) > 0).all()
     changed = batch.input_ids[: len(batch.input_ids) - batch.padding] != original(batch)
-    assert set(changed.nonzero().flatten().tolist()) <= set(batch.positions.tolist())
+    assert set(changed.nonzero().flatten().tolist()) <= set(batch.masked_positions.tolist())
     assert all(len(sequence.places) for sequence in read(batch, tokenizer))
 
 
@@ -181,7 +181,7 @@ def test_hidden_tokens_are_masked_replaced_and_kept(
 ) -> None:
     masking = Masking(mask_share=shares[0], random_share=shares[1])
     batch = corpus.data(tokenizer, batch_size=1024, length=128, masking=masking).batch(0)
-    now = batch.input_ids[batch.positions]
+    now = batch.input_ids[batch.masked_positions]
     masked, kept = now == tokenizer.mask_id, now == batch.labels
     counts = [int(masked.sum()), int((~masked & ~kept).sum()), int(kept.sum())]
     assert chisquare(counts, sum(counts) * np.array([*shares, 1 - sum(shares)])).pvalue > ALMOST_SURE

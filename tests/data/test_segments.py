@@ -108,7 +108,7 @@ def test_half_of_the_pairs_are_swapped_wherever_they_stand_in_a_row(corpus: Corp
     data = corpus.data(tokenizer, batch_size=256, length=128)
     for step in range(8):
         batch = data.batch(step)
-        first_in_row = np.isin(batch.first.numpy(), np.cumsum(batch.lengths.numpy())[::2])
+        first_in_row = np.isin(batch.cls_positions.numpy(), np.cumsum(batch.lengths.numpy())[::2])
         np.add.at(table, (first_in_row.astype(int), batch.swapped.numpy()), 1)
     assert chisquare(table.sum(axis=0)).pvalue > ALMOST_SURE
     assert chi2_contingency(table).pvalue > ALMOST_SURE
@@ -216,13 +216,13 @@ def test_a_single_document_has_no_strangers(tokenizer: Tokenizer) -> None:
 def test_without_a_question_there_is_one_segment_and_no_answer(corpus: Corpus, tokenizer: Tokenizer) -> None:
     batch = corpus.data(tokenizer, batch_size=64, sentences="none").batch(0)
     assert not batch.token_type_ids.any()
-    assert len(batch.first) == len(batch.swapped) == 0
+    assert len(batch.cls_positions) == len(batch.swapped) == 0
     assert all(len(sequence.segments) == 1 and is_run(sequence.places) for sequence in read(batch, tokenizer))
 
 
 def test_a_document_of_one_sentence_has_no_order_to_tell(tokenizer: Tokenizer) -> None:
     batch = corpus_of([[20]] * 30).data(tokenizer).batch(0)
-    assert len(batch.first) == 0
+    assert len(batch.cls_positions) == 0
     assert not batch.token_type_ids.any()
 
 
@@ -240,7 +240,7 @@ def hidden_words(batch: PretrainingBatch, corpus: Corpus) -> tuple[np.ndarray, n
     lengths = batch.lengths.numpy()[: -1 if batch.padding else None]
     sequence = np.repeat(np.arange(len(lengths)), lengths)
     hidden = np.zeros(len(ids), dtype=bool)
-    hidden[batch.positions.numpy()] = True
+    hidden[batch.masked_positions.numpy()] = True
     code = np.where(ids >= 0, sequence * corpus.size + corpus.word[np.maximum(ids, 0)], -1)
     return code[hidden], code[~hidden & (ids >= 0)]
 

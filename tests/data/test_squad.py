@@ -79,8 +79,8 @@ def test_tables_are_read_and_an_answer_without_a_place_is_searched(tmp_path: Pat
 def test_columns_may_have_other_names(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("ask,passage,reply\nWhen?,at five,five\n", "utf-8")
-    source = TableOptions({"question": "ask", "context": "passage", "answer": "reply"})
-    assert read_questions(path, source)[0].answers == (GoldAnswer("five", 3),)
+    options = TableOptions({"question": "ask", "context": "passage", "answer": "reply"})
+    assert read_questions(path, options)[0].answers == (GoldAnswer("five", 3),)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_columns_may_have_other_names(tmp_path: Path) -> None:
         ({"question": "?"}, "no value for 'answer' or 'answers'"),
         ({"answers": []}, "no text in column 'question'"),
         ({"question": "?", "answers": [{"text": 5}]}, "'5' must be a string"),
-        ({"question": "?", "answers": [{"text": "five", "answer_start": "x"}]}, "answer_start='x' must be a whole"),
+        ({"question": "?", "answers": [{"text": "five", "answer_start": "x"}]}, "answer_start='x' must be an integer"),
         ({"question": "?", "answers": [], "is_impossible": False}, "is_impossible=False with 0 answers"),
         ({"question": "?", "answers": [{"text": "five"}], "is_impossible": True}, "is_impossible=True with 1 answers"),
         ({"question": "?", "answers": [], "is_impossible": "maybe"}, "is_impossible='maybe' must be true or false"),
@@ -104,9 +104,9 @@ def test_a_bad_question_is_refused_with_its_place_or_listed(
     with pytest.raises(DataError, match="article 1, question q2: ") as caught:
         read_questions(path)
     assert message in str(caught.value)
-    source = TableOptions(skip_bad=True)
-    assert len(read_questions(path, source)) == 1
-    assert len(source.skipped) == 1
+    options = TableOptions(skip_bad=True)
+    assert len(read_questions(path, options)) == 1
+    assert len(options.skipped) == 1
 
 
 def test_a_file_that_is_laid_out_otherwise_is_refused(tmp_path: Path) -> None:

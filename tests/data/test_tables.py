@@ -75,7 +75,7 @@ def test_a_compressed_table_cut_short_is_refused(tmp_path: Path, suffix: str) ->
     rows = "".join(f"example {number},{number % 7}\n" for number in range(60_000))
     whole = COMPRESSORS[suffix](("text,label\n" + rows).encode())
     path = write(tmp_path / f"t.csv{suffix}", whole[: len(whole) // 2])
-    with pytest.raises(DataError, match=rf"t\.csv\{suffix}: cannot be read .*pack it again"):
+    with pytest.raises(DataError, match=rf"t\.csv\{suffix}: cannot be read .*compress it again"):
         read_rows(path)
 
 
@@ -93,11 +93,11 @@ def test_blank_lines_are_skipped_but_counted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_rows_of_empty_fields_are_left_out_and_remembered_or_kept(tmp_path: Path, keep: bool) -> None:
-    source = TableOptions(keep_empty=keep)
+    options = TableOptions(keep_empty=keep)
     path = write(tmp_path / "t.csv", ",\ntext,label\nfirst,a\n,,,\nsecond,b\n")
-    rows = read_rows(path, source)
+    rows = read_rows(path, options)
     assert [row.line for row in rows] == ([3, 4, 5] if keep else [3, 5])
-    assert source.skipped == ([] if keep else [f"{path}, line {line}: a row of empty fields" for line in (1, 4)])
+    assert options.skipped == ([] if keep else [f"{path}, line {line}: a row of empty fields" for line in (1, 4)])
     if keep:
         assert rows[1].values == {"text": "", "label": ""}
 
@@ -183,7 +183,7 @@ def test_an_unknown_format_is_refused_with_the_known_ones(tmp_path: Path) -> Non
 
 
 def roles(path: Path, *columns: str) -> list[tuple[object, ...]]:
-    rows = read_rows(path, TableOptions.of(columns))
+    rows = read_rows(path, TableOptions.parse(columns))
     return [tuple(row.values.get(role) for role in ("text", "text_b", "label")) for row in rows]
 
 
@@ -227,16 +227,16 @@ def test_columns_by_number_are_those_of_a_file_without_a_header(tmp_path: Path) 
 
 def test_a_column_that_does_not_exist_is_refused_with_the_file_and_those_that_do(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="label=kind: no such column among text, label") as caught:
-        read_rows(write(tmp_path / "t.csv", CSV), TableOptions.of(["label=kind"]))
+        read_rows(write(tmp_path / "t.csv", CSV), TableOptions.parse(["label=kind"]))
     assert "t.csv" in str(caught.value)
-    with pytest.raises(DataError, match=r"t\.tsv, line 1: 2 fields, and column 3 is asked for; .*--skip-bad"):
-        read_rows(write(tmp_path / "t.tsv", "one\ttwo\n"), TableOptions.of(["text=3"]))
+    with pytest.raises(DataError, match=r"t\.tsv, line 1: 2 fields, and column 3 is requested; .*--skip-bad"):
+        read_rows(write(tmp_path / "t.tsv", "one\ttwo\n"), TableOptions.parse(["text=3"]))
 
 
 @pytest.mark.parametrize("given", ["text", "text=", "=3", "text=0"])
 def test_columns_that_say_nothing_are_refused(tmp_path: Path, given: str) -> None:
     with pytest.raises((ConfigError, DataError), match=r"columns|column 0"):
-        read_rows(write(tmp_path / "t.csv", CSV), TableOptions.of([given, "label=2"]))
+        read_rows(write(tmp_path / "t.csv", CSV), TableOptions.parse([given, "label=2"]))
 
 
 @pytest.mark.parametrize(
@@ -252,12 +252,12 @@ def test_columns_that_say_nothing_are_refused(tmp_path: Path, given: str) -> Non
 def test_bad_rows_are_left_out_and_remembered_where_that_is_asked_for(
     tmp_path: Path, name: str, content: str, columns: list[str], complaint: str
 ) -> None:
-    path, source = write(tmp_path / name, content), TableOptions.of(columns, skip_bad=True)
-    assert [row.values for row in read_rows(path, source)] == EXPECTED
-    assert len(source.skipped) == 1
-    assert f"{name}, {complaint}" in source.skipped[0]
+    path, options = write(tmp_path / name, content), TableOptions.parse(columns, skip_bad=True)
+    assert [row.values for row in read_rows(path, options)] == EXPECTED
+    assert len(options.skipped) == 1
+    assert f"{name}, {complaint}" in options.skipped[0]
     with pytest.raises(DataError, match=name):
-        read_rows(path, TableOptions.of(columns))
+        read_rows(path, TableOptions.parse(columns))
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "gb18030"])
@@ -274,7 +274,7 @@ def test_a_lone_carriage_return_does_not_end_a_row_of_a_tsv(tmp_path: Path) -> N
 
 def test_counted_columns_of_a_file_with_a_header_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"line 1: looks like a header \(text, label\); name the columns"):
-        read_rows(write(tmp_path / "t.tsv", "text\tlabel\none\ta\n"), TableOptions.of(("text=1", "label=2")))
+        read_rows(write(tmp_path / "t.tsv", "text\tlabel\none\ta\n"), TableOptions.parse(("text=1", "label=2")))
 
 
 def test_a_question_and_a_sentence_are_a_pair_only_where_pairs_are_asked_for(tmp_path: Path) -> None:
@@ -284,16 +284,16 @@ def test_a_question_and_a_sentence_are_a_pair_only_where_pairs_are_asked_for(tmp
 
 
 def test_a_broken_object_among_others_can_be_left_out(tmp_path: Path) -> None:
-    source = TableOptions(skip_bad=True)
-    rows = read_rows(write(tmp_path / "t.json", '{"text": "a"}\n{"text" "b"}\n{"text": "c"}\n'), source)
+    options = TableOptions(skip_bad=True)
+    rows = read_rows(write(tmp_path / "t.json", '{"text": "a"}\n{"text" "b"}\n{"text": "c"}\n'), options)
     assert [row.values["text"] for row in rows] == ["a", "c"]
-    assert len(source.skipped) == 1
-    assert "line 2: not JSON" in source.skipped[0]
+    assert len(options.skipped) == 1
+    assert "line 2: not JSON" in options.skipped[0]
 
 
 def test_the_first_of_a_pair_may_be_called_text_a(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", "a,b,c\none,two,x\n")
-    rows = read_rows(path, TableOptions.of(("text_a=a", "text_b=b", "label=c")))
+    rows = read_rows(path, TableOptions.parse(("text_a=a", "text_b=b", "label=c")))
     assert rows[0].values == {"text": "one", "text_b": "two", "label": "x"}
 
 

@@ -13,7 +13,7 @@ from litebert.errors import DataError
 
 
 def pairs(path: Path, *columns: str) -> list[tuple[str, str]]:
-    return [(values["source"], values["target"]) for _, values in read_pairs(path, TableOptions.of(columns))]
+    return [(values["source"], values["target"]) for _, values in read_pairs(path, TableOptions.parse(columns))]
 
 
 def test_lines_of_two_files_belong_together(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_language_is_not_a_path(tmp_path: Path, wanted: str) -> None:
 def test_files_that_do_not_keep_step_are_refused(tmp_path: Path) -> None:
     (tmp_path / "train.en").write_text("one\ntwo\n", encoding="utf-8")
     (tmp_path / "train.de").write_text("eins\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"has 2 lines and .* has 1; line by line"):
+    with pytest.raises(DataError, match=r"has 2 lines and .* has 1; they must be aligned line by line"):
         pairs(tmp_path / "train.en")
 
 

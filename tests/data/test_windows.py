@@ -42,7 +42,7 @@ def test_windows_together_show_one_text_in_order_and_each_the_other(
     tokenizer: Tokenizer, first: list[int], second: list[int] | None, max_length: int, over: int | None, overlap: float
 ) -> None:
     over = 0 if second is None else over
-    windows = split_into_windows(first, second, tokenizer, max_length, over=over, overlap=overlap)
+    windows = split_into_windows(first, second, tokenizer, max_length, split_text=over, overlap=overlap)
     shown = over if over is not None else int(len(second or []) > len(first))
     text = (first, second or [])[shown]
     for window in windows:
@@ -79,7 +79,7 @@ def test_neighbours_share_the_part_that_is_asked_for(
 @given(start=st.integers(0, 100), overlap=st.sampled_from([0.0, 0.5]))
 def test_a_window_can_begin_anywhere(tokenizer: Tokenizer, start: int, overlap: float) -> None:
     question, context = [7, 8, 9], list(range(10, 120))
-    windows = split_into_windows(question, context, tokenizer, 16, over=1, overlap=overlap)
+    windows = split_into_windows(question, context, tokenizer, 16, split_text=1, overlap=overlap)
     found = shifted_window(windows, start)
     assert parts_of(found, tokenizer) == [question, context[start : start + 10]]
     assert (found.start, found.end, found.column) == (start, start + 10, windows[0].column)
@@ -96,7 +96,7 @@ def test_the_other_text_leaves_half_of_the_window(
 ) -> None:
     pair = [[11] * other, [11] * other]
     pair[over] = [12] * length
-    window = split_into_windows(pair[0], pair[1], tokenizer, max_length, over=over)[0]
+    window = split_into_windows(pair[0], pair[1], tokenizer, max_length, split_text=over)[0]
     room = max_length - 3
     assert window.end - window.start >= min(length, room - room // 2)
     partner = window.ids.count(11)

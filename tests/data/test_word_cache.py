@@ -62,7 +62,7 @@ def ids_of(table: WordCache, sentences: list[str]) -> list[list[int]]:
 
 
 def test_ids_are_the_tokenizers_own_on_diverse_text(table: WordCache) -> None:
-    assert not table.cutting.whole
+    assert not table.rules.is_uncuttable
     wanted = table.tokenizer.encode_ids(DIVERSE)
     assert ids_of(table, DIVERSE) == wanted
     assert ids_of(table, DIVERSE) == wanted  # now all of it is remembered

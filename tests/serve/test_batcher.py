@@ -39,7 +39,7 @@ def test_everybody_gets_his_own_results_in_order() -> None:
     async def run() -> list[list[int]]:
         batcher, lane = Batcher(batch_tokens=10), Doubling()
         batcher.start()
-        asked = [batcher.ask(lane, list(range(start, start + 5)), [3, 1, 4, 1, 5]) for start in (0, 10, 20)]
+        asked = [batcher.submit(lane, list(range(start, start + 5)), [3, 1, 4, 1, 5]) for start in (0, 10, 20)]
         found = await asyncio.gather(*asked)
         await batcher.close()
         assert all(len(batch) > 1 for batch in lane.batches[:-1])
@@ -53,10 +53,10 @@ def test_a_batch_holds_so_many_tokens_of_similar_length() -> None:
     async def run() -> list[list[Any]]:
         batcher, lane = Batcher(batch_tokens=40), Doubling(is_open=False)
         batcher.start()
-        first = asyncio.ensure_future(batcher.ask(lane, ["x"], [1]))
+        first = asyncio.ensure_future(batcher.submit(lane, ["x"], [1]))
         await settled()  # it is being computed, and the next ones gather
         lengths = [10, 2, 9, 3, 11, 2, 10, 3]
-        rest = asyncio.ensure_future(batcher.ask(lane, [f"{length}." for length in lengths], lengths))
+        rest = asyncio.ensure_future(batcher.submit(lane, [f"{length}." for length in lengths], lengths))
         await settled()
         lane.gate.set()
         await asyncio.gather(first, rest)
@@ -72,9 +72,9 @@ def test_a_short_request_does_not_wait_for_all_of_a_long_one_nor_the_reverse() -
     async def run() -> list[list[Any]]:
         batcher, lane = Batcher(batch_tokens=10), Doubling(is_open=False)
         batcher.start()
-        long = asyncio.ensure_future(batcher.ask(lane, ["long"] * 20, [5] * 20))
+        long = asyncio.ensure_future(batcher.submit(lane, ["long"] * 20, [5] * 20))
         await settled()
-        short = [asyncio.ensure_future(batcher.ask(lane, [f"short{number}"], [5])) for number in range(4)]
+        short = [asyncio.ensure_future(batcher.submit(lane, [f"short{number}"], [5])) for number in range(4)]
         await settled()
         lane.gate.set()
         await asyncio.gather(long, *short)
@@ -126,12 +126,12 @@ def test_a_word_waits_for_the_batch_that_runs_and_is_in_the_next(clock: Clock, r
     async def run() -> list[list[int]]:
         batcher, lane = Batcher(max_wait_s=0), Steady(clock, rate)
         batcher.start()
-        await batcher.ask(lane, [256], [256])  # from which it knows the rate
+        await batcher.submit(lane, [256], [256])  # from which it knows the rate
         lane.gate.clear()
         lengths = [20 + number % 30 for number in range(600)]
-        long = asyncio.ensure_future(batcher.ask(lane, lengths, lengths))
+        long = asyncio.ensure_future(batcher.submit(lane, lengths, lengths))
         await settled()
-        word = asyncio.ensure_future(batcher.ask(lane, [3], [3]))
+        word = asyncio.ensure_future(batcher.submit(lane, [3], [3]))
         await settled()
         lane.gate.set()
         await asyncio.gather(long, word)
@@ -147,10 +147,10 @@ def test_whoever_leaves_takes_his_items_out_of_the_queue() -> None:
     async def run() -> None:
         batcher, lane = Batcher(batch_tokens=4), Doubling(is_open=False)
         batcher.start()
-        first = asyncio.ensure_future(batcher.ask(lane, [1], [4]))
+        first = asyncio.ensure_future(batcher.submit(lane, [1], [4]))
         await settled()
-        gone = asyncio.ensure_future(batcher.ask(lane, [50, 60], [4, 4]))
-        kept = asyncio.ensure_future(batcher.ask(lane, [3], [4]))
+        gone = asyncio.ensure_future(batcher.submit(lane, [50, 60], [4, 4]))
+        kept = asyncio.ensure_future(batcher.submit(lane, [3], [4]))
         await settled()
         gone.cancel()
         await settled()
@@ -159,7 +159,7 @@ def test_whoever_leaves_takes_his_items_out_of_the_queue() -> None:
         assert await asyncio.gather(first, kept) == [[2], [6]]
         await batcher.close()
         assert lane.batches == [[1], [3]]
-        assert batcher.figures.dropped == 2
+        assert batcher.statistics.cancelled_items == 2
 
     asyncio.run(run())
 
@@ -168,16 +168,16 @@ def test_a_full_queue_refuses_at_once_and_says_for_how_long() -> None:
     async def run() -> None:
         batcher, lane = Batcher(batch_tokens=10, queue_tokens=20), Doubling(is_open=False)
         batcher.start()
-        first = asyncio.ensure_future(batcher.ask(lane, [1], [10]))
+        first = asyncio.ensure_future(batcher.submit(lane, [1], [10]))
         await settled()
-        waiting = asyncio.ensure_future(batcher.ask(lane, [2, 3], [10, 10]))
+        waiting = asyncio.ensure_future(batcher.submit(lane, [2, 3], [10, 10]))
         await settled()
         with pytest.raises(QueueFullError) as full:
-            await batcher.ask(lane, [4], [1])
+            await batcher.submit(lane, [4], [1])
         assert full.value.retry_after_s >= 1
         lane.gate.set()
         await asyncio.gather(first, waiting)
-        assert await batcher.ask(lane, [4], [10_000]) == [8]  # more than the queue, but alone
+        assert await batcher.submit(lane, [4], [10_000]) == [8]  # more than the queue, but alone
         await batcher.close()
 
     asyncio.run(run())
@@ -187,12 +187,12 @@ def test_how_long_to_wait_follows_from_what_was_measured_and_what_is_being_compu
     async def run() -> None:
         batcher, lane = Batcher(max_wait_s=0, queue_tokens=1000), Steady(clock, rate=100)
         batcher.start()
-        await batcher.ask(lane, [200], [200])  # two seconds
+        await batcher.submit(lane, [200], [200])  # two seconds
         lane.gate.clear()
-        asked = [asyncio.ensure_future(batcher.ask(lane, [250], [250])) for _ in range(4)]
+        asked = [asyncio.ensure_future(batcher.submit(lane, [250], [250])) for _ in range(4)]
         await settled()
         with pytest.raises(QueueFullError) as full:
-            await batcher.ask(lane, [300], [300])
+            await batcher.submit(lane, [300], [300])
         assert full.value.retry_after_s == pytest.approx(10)
         lane.gate.set()
         await asyncio.gather(*asked)
@@ -208,11 +208,11 @@ def test_one_that_cannot_be_computed_harms_no_other() -> None:
         batcher, lane = Batcher(batch_tokens=100, max_wait_s=0.05), Doubling()
         batcher.start()
         bad, good = await asyncio.gather(
-            batcher.ask(lane, ["bad"], [1]), batcher.ask(lane, ["good"], [1]), return_exceptions=True
+            batcher.submit(lane, ["bad"], [1]), batcher.submit(lane, ["good"], [1]), return_exceptions=True
         )
         assert isinstance(bad, ValueError)
         assert good == ["goodgood"]
-        assert await batcher.call(lambda: "alone", 5) == "alone"
+        assert await batcher.run_alone(lambda: "alone", 5) == "alone"
         await batcher.close()
 
     asyncio.run(run())
@@ -222,14 +222,14 @@ def test_closing_waits_for_all_that_was_asked() -> None:
     async def run() -> None:
         batcher, lane = Batcher(batch_tokens=2), Doubling()
         batcher.start()
-        asked = asyncio.ensure_future(batcher.ask(lane, list(range(20)), [1] * 20))
+        asked = asyncio.ensure_future(batcher.submit(lane, list(range(20)), [1] * 20))
         await asyncio.sleep(0)
         await batcher.close()
         assert await asked == [2 * number for number in range(20)]
 
         held, slow = Batcher(), Doubling(is_open=False)
         held.start()
-        last = asyncio.ensure_future(held.ask(slow, [1], [1]))
+        last = asyncio.ensure_future(held.submit(slow, [1], [1]))
         await settled()  # nothing waits, and one is being computed
         closing = asyncio.ensure_future(held.close())
         await settled()

@@ -185,7 +185,9 @@ def test_weights_that_changed_since_they_were_saved_are_refused(
     shutil.copytree(folders[model], tmp_path / "copy")
     assert Registry.load([f"mine={tmp_path / 'copy'}"]).get("mine").model is not None
     damage(tmp_path / "mask" / "model.safetensors" if file == "base" else tmp_path / "copy" / file)
-    with pytest.raises(litebert.CheckpointError, match=r"is not the file that sha256\.json|has other weights now"):
+    with pytest.raises(
+        litebert.CheckpointError, match=r"does not match its hash in sha256\.json|has other weights now"
+    ):
         Registry.load([str(tmp_path / "copy")])
 
 
@@ -205,7 +207,7 @@ def test_the_log_says_which_weights_nobody_checked(
 
 def test_two_models_need_two_names(folders: dict[str, Path]) -> None:
     path = str(folders["tag"])
-    with pytest.raises(litebert.ConfigError, match=r"there is a model 'tag' already; .*NAME="):
+    with pytest.raises(litebert.ConfigError, match=r"the name 'tag' is taken; .*NAME="):
         Registry.load([path, path])
     assert [one.name for one in Registry.load([path, f"again={path}"])] == ["tag", "again"]
 
@@ -217,7 +219,7 @@ def test_the_service_closes_when_somebody_teaches(registry: Registry) -> None:
         service = Service(registry, Limits())
         service.engine.batcher.start()
         texts, labels = map(list, zip(*EXAMPLES, strict=True))
-        asked = asyncio.ensure_future(service.teacher.teach(registry.get("mask"), texts, labels, None))
+        asked = asyncio.ensure_future(service.trainer.train(registry.get("mask"), texts, labels, None))
         await asyncio.sleep(0)
         await service.close()
         return (await asked).labels

@@ -47,7 +47,7 @@ def test_what_is_wrong_with_a_request_is_said_in_one_form(client: Any) -> None:
     problem(client.get("/fill-mask"), 405)
     assert "does classify" in problem(client.post("/tag", json={"text": "a", "model": "classify"}), 400)["message"]
     assert "passes=99" in problem(client.post("/predict/mask", json={"inputs": ["a"], "passes": 99}), 400)["message"]
-    assert "own choice" in problem(client.post("/predict/few", json={"inputs": ["a"], "passes": 1}), 400)["message"]
+    assert "own depths" in problem(client.post("/predict/few", json={"inputs": ["a"], "passes": 1}), 400)["message"]
     assert "input 2" in problem(client.post("/predict/classify", json={"inputs": ["a", {"no": 1}]}), 400)["message"]
     assert "0 to 199" in problem(client.post("/v1/embeddings", json={"input": [[1, 99_999]]}), 400)["message"]
     for empty in ("", [], [""], [[]]):
@@ -60,20 +60,20 @@ def test_what_is_wrong_with_a_request_is_said_in_one_form(client: Any) -> None:
         ("fill-mask", {"text": 5}, "text=5 must be a text; put it in quotes"),
         ("fill-mask", {"text": ["a"]}, "text=[…] must be a text; put it in quotes"),
         ("fill-mask", {}, "text is missing; add it"),
-        ("fill-mask", {"text": ""}, "text is empty; write something"),
-        ("fill-mask", {"text": "\ud800"}, "text holds half a character (a lone surrogate); send whole ones in UTF-8"),
-        ("fill-mask", {"text": "a", "top": "\ud800"}, 'top="?" must be a whole number'),
+        ("fill-mask", {"text": ""}, "text is empty; give a text"),
+        ("fill-mask", {"text": "\ud800"}, "text holds a lone surrogate, which is not a character; send valid UTF-8"),
+        ("fill-mask", {"text": "a", "top": "\ud800"}, 'top="?" must be an integer'),
         ("fill-mask", {"text": "a", "top": 0}, "top=0 must be 1 or more; raise it"),
         ("fill-mask", {"text": "a", "top": 101}, "top=101 must be 100 or less; lower it"),
-        ("fill-mask", {"text": "a", "top": 1.5}, "top=1.5 must be a whole number"),
-        ("fill-mask", {"text": "a", "tops": 1}, "tops is not known here; leave it out"),
+        ("fill-mask", {"text": "a", "top": 1.5}, "top=1.5 must be an integer"),
+        ("fill-mask", {"text": "a", "tops": 1}, "tops is an unknown field; leave it out"),
         ("fill-mask", [], "the body=[] must be an object; put it in braces"),
         ("fill-mask", b"", "the body is missing; add it"),
         ("fill-mask", b'{"text": "\xff"}', "the body cannot be read; send JSON in UTF-8"),
         ("fill-mask", b"{'text'", "the body is not JSON (expecting property name enclosed in double quotes)"),
         ("fill-mask", {"text": "a", "model": "m" * 201}, f'model="{"m" * 60}…" is longer than 200 characters'),
         ("classify", {}, "give text, or texts, a list, and not both"),
-        ("classify", {"texts": []}, "texts is an empty list; give one at least"),
+        ("classify", {"texts": []}, "texts is an empty list; give at least one item"),
         ("predict/mask", {"inputs": "a"}, 'inputs="a" must be a list; put it in square brackets'),
         ("predict/mask", {"inputs": ["a", 5]}, "inputs.1=5 must be a text, a list of texts, or an object"),
         ("adapt", {"examples": ["a"]}, 'examples.0="a" must be an object; put it in braces'),
@@ -81,7 +81,7 @@ def test_what_is_wrong_with_a_request_is_said_in_one_form(client: Any) -> None:
         ("v1/rerank", {"query": "a", "documents": ["b"], "return_documents": 1}, "return_documents=1 must be true or"),
         ("v1/embeddings", {"input": ["a", 5]}, "input=[…] must be a text, a list of texts, a list of token"),
         ("v1/embeddings", {"input": "a", "encoding_format": "int8"}, "encoding_format=\"int8\" must be 'float' or"),
-        ("v1/embeddings", {"input": "a", "dimensions": 33}, "dimensions=33 is more than this model has; give 1 to 32"),
+        ("v1/embeddings", {"input": "a", "dimensions": 33}, "dimensions=33 exceeds this model's; give 1 to 32"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_with_the_value_the_rule_and_the_remedy(
@@ -102,9 +102,9 @@ def test_large_requests_are_refused(start: Start) -> None:
     deep = {"inputs": [{"text": "a", "more": {"deep": ["b" * 101]}}]}
     assert "101 characters" in problem(client.post("/predict/tag", json=deep), 400)["message"]
     many = {"question": "a", "context": "1 2 3 4 5 6 7 8 9 " * 5}
-    assert "tokens to read" in problem(client.post("/answer", json=many), 400)["message"]
+    assert "tokens; give" in problem(client.post("/answer", json=many), 400)["message"]
     examples = [{"text": text, "label": label} for text, label in EXAMPLES]
-    assert "6 in all" in problem(client.post("/adapt", json={"examples": examples}), 400)["message"]
+    assert "6 in total" in problem(client.post("/adapt", json={"examples": examples}), 400)["message"]
     assert "6 texts; give 1 to 5" in problem(client.post("/search", json={"texts": ["a"] * 6}), 400)["message"]
 
 
@@ -198,7 +198,7 @@ def test_teaching_that_takes_too_long_is_given_up(start: Start, monkeypatch: pyt
         wait_for(lambda: batcher.waiting_tokens == 0)
     first.join()
     wait_for(lambda: held.computed == 1)
-    assert len(client.app._app.state.service.taught) == 0
+    assert len(client.app._app.state.service.classifiers) == 0
 
 
 def test_a_client_that_leaves_cancels_its_work(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:

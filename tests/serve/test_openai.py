@@ -42,7 +42,7 @@ def test_openais_client_gets_vectors_models_and_errors_that_it_knows(
         np.testing.assert_allclose(short, vectors[0, :8] / np.linalg.norm(vectors[0, :8]), atol=1e-5)
         listed = {one.id: one for one in client.models.list()}
         assert client.models.retrieve("mask") == listed["mask"]
-        with pytest.raises(openai.NotFoundError, match="'gpt' is not served here; there are: mask"):
+        with pytest.raises(openai.NotFoundError, match="'gpt' is not served here; available: mask"):
             client.models.retrieve("gpt")
         with pytest.raises(openai.BadRequestError, match="5 texts; give 1 to 4"):
             client.embeddings.create(model="mask", input=["a"] * 5)

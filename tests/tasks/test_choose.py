@@ -146,9 +146,9 @@ def test_what_is_wrong_is_told_with_its_place_or_left_out(
     path.write_text(f"{json.dumps(LAMP)}\n{json.dumps(LAMP | change)}\n", encoding="utf-8")
     with pytest.raises(DataError, match=f"t.jsonl, line 2: .*{message}"):
         Choose.read(path)
-    source = TableOptions(skip_bad=True)
-    assert len(Choose.read(path, source)) == 1
-    assert len(source.skipped) == 1
+    options = TableOptions(skip_bad=True)
+    assert len(Choose.read(path, options)) == 1
+    assert len(options.skipped) == 1
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_a_tiny_model_learns_made_up_questions_of_any_number_of_options(tokenize
     task = Choose.learn_from(records)
     model = Model(Albert(config, {task.head_name: task.head(config)}), tokenizer, task, max_length=32)
     batch = collate(task.training_examples(records, task.features(records, tokenizer, 32)), tokenizer.pad_id)
-    assert len(batch.owner) > sum(len(record.options) for record in records)  # there are windows
+    assert len(batch.example_index) > sum(len(record.options) for record in records)  # there are windows
     optimizer = torch.optim.AdamW(model.albert.parameters(), lr=3e-3)
     for _ in range(250):
         optimizer.zero_grad()

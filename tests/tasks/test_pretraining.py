@@ -48,7 +48,7 @@ def data_of(tokenizer: Tokenizer, sentences: SentenceObjective = "order") -> Pre
 def figures(objective: PretrainingObjective, batches: list[PretrainingBatch], depth: int = 3) -> dict[str, Tensor]:
     """Summed over the parts, after the gradients were, too."""
     masked = torch.tensor(float(sum(len(batch.labels) for batch in batches)))
-    paired = torch.tensor(float(sum(len(batch.first) for batch in batches))).clamp(min=1)
+    paired = torch.tensor(float(sum(len(batch.cls_positions) for batch in batches))).clamp(min=1)
     objective.zero_grad()
     total: dict[str, Tensor] = {}
     for batch in batches:
@@ -75,12 +75,12 @@ def test_the_loss_is_the_cross_entropy_of_the_full_logits(model: Model, data: Pr
     states = torch.cat(hidden)
     logits = heads["mlm"](states, encoder.word_embeddings.weight)  # (T, V)
     targets = torch.full((len(states),), -100)
-    targets[batch.positions] = batch.labels
-    order = heads["order"](encoder.pool(states[batch.first]))
+    targets[batch.masked_positions] = batch.labels
+    order = heads["order"](encoder.pool(states[batch.cls_positions]))
     mlm_loss, order_loss = F.cross_entropy(logits, targets), F.cross_entropy(order, batch.swapped)
     assert found["mlm_loss"].item() == pytest.approx(mlm_loss.item(), abs=1e-5)
     assert found["loss"].item() == pytest.approx((mlm_loss + order_loss).item(), abs=1e-5)
-    right = (logits.argmax(-1) == targets)[batch.positions].float().mean()
+    right = (logits.argmax(-1) == targets)[batch.masked_positions].float().mean()
     assert found["mlm_accuracy"].item() == pytest.approx(right.item())
     assert found["order_accuracy"].item() == pytest.approx((order.argmax(-1) == batch.swapped).float().mean().item())
 
@@ -115,14 +115,14 @@ def test_sizes_that_come_again_change_no_figure_and_no_gradient(
     for step in range(4):
         batch = data.batch(step)
         wanted, slopes = figures(objective, [batch]), gradients(objective)
-        rounded = batch.rounded(LENGTH, tokenizer.pad_id)
+        rounded = batch.padded_to_buckets(LENGTH, tokenizer.pad_id)
         more = len(rounded.input_ids) - len(batch.input_ids)
         assert rounded.padding == batch.padding + more
         assert rounded.lengths.sum() == len(rounded.input_ids)
         assert rounded.lengths.max() <= LENGTH
         sizes |= {len(tensor) % 8 for tensor in rounded.tensors().values()}
         objective.zero_grad()
-        masked, paired = (torch.tensor(float(max(1, len(some)))) for some in (batch.labels, batch.first))
+        masked, paired = (torch.tensor(float(max(1, len(some)))) for some in (batch.labels, batch.cls_positions))
         found = objective(rounded, 3, LENGTH, masked, paired)
         found["loss"].backward()
         torch.testing.assert_close({name: value.detach() for name, value in found.items()}, wanted)

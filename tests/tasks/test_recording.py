@@ -39,7 +39,7 @@ class Asked(TorchDispatchMode):
 
 def example(target: Any, *lengths: int, by_token: bool = False) -> Example:
     windows = [Window(list(range(3, 3 + n)), [0] * (n // 2) + [1] * (n - n // 2), 1, 0, n - 2) for n in lengths]
-    return Example(windows, target, by_token=by_token)
+    return Example(windows, target, per_token=by_token)
 
 
 def tagged(*lengths: int) -> list[Example]:

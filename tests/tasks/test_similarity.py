@@ -93,9 +93,9 @@ def test_what_cannot_be_read_is_named_and_can_be_left_out(tmp_path: Path, conten
     path.write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=complaint):
         Similarity.read(path)
-    source = TableOptions(skip_bad=True)
-    Similarity.read(path, source)
-    assert len(source.skipped) == 1
+    options = TableOptions(skip_bad=True)
+    Similarity.read(path, options)
+    assert len(options.skipped) == 1
 
 
 def test_a_loss_that_the_file_cannot_teach_is_refused() -> None:

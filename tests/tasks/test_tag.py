@@ -163,8 +163,8 @@ def test_a_wrong_span_is_refused_with_its_line_or_left_out(tmp_path: Path, spans
     path = written(tmp_path / "t.jsonl", good + "\n" + json.dumps({"text": "Ada ran", "spans": spans}))
     with pytest.raises(DataError, match=f"line 2.*{message}"):
         Tag.read(path)
-    source = TableOptions(skip_bad=True)
-    assert len(Tag.read(path, source)) == len(source.skipped) == 1
+    options = TableOptions(skip_bad=True)
+    assert len(Tag.read(path, options)) == len(options.skipped) == 1
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def test_a_file_s_rows_become_records_with_their_place(tmp_path: Path) -> None:
 def test_a_text_column_that_was_named_is_the_one_that_is_read(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("genre,sentence1,sentence2,label\nnews,left,right,a\n", encoding="utf-8")
-    assert Classify.read(path, TableOptions.of(["text=genre"])) == [TextInput("news", None, "a")]
+    assert Classify.read(path, TableOptions.parse(["text=genre"])) == [TextInput("news", None, "a")]
 
 
 @pytest.mark.parametrize(
@@ -178,10 +178,10 @@ def test_a_row_without_text_or_label_is_refused_with_the_way_out(tmp_path: Path,
 
 
 def test_bad_records_are_left_out_and_remembered_where_that_is_asked_for(tmp_path: Path) -> None:
-    path, source = tmp_path / "t.csv", TableOptions(skip_bad=True)
+    path, options = tmp_path / "t.csv", TableOptions(skip_bad=True)
     path.write_text("text,label\none,1.5\ntwo,high\nthree,\nfour,2\n", encoding="utf-8")
-    assert [record.label for record in Regress.read(path, source)] == [1.5, 2]
-    assert [("line 3" in skipped, "line 4" in skipped) for skipped in source.skipped] == [(True, False), (False, True)]
+    assert [record.label for record in Regress.read(path, options)] == [1.5, 2]
+    assert [("line 3" in skipped, "line 4" in skipped) for skipped in options.skipped] == [(True, False), (False, True)]
 
 
 @pytest.mark.parametrize("task", [Classify, Multilabel, Regress])
@@ -237,5 +237,5 @@ def test_every_glue_file_is_read_whole_and_without_settings(data: Path, tmp_path
         assert all(record.text and bool(record.text_b) == pairs for table in tables for record in table), benchmark
     assert len(Classify.read(next(tmp_path.rglob("MRPC/msr_paraphrase_test.txt")))) == 1_725
     assert len(Classify.read(next(tmp_path.rglob("QNLI/dev.tsv")))) == 5_463
-    numbered = TableOptions.of(["label=5", "text=6", "text_b=7"])
+    numbered = TableOptions.parse(["label=5", "text=6", "text_b=7"])
     assert len(Regress.read(next(tmp_path.rglob("STS-B/sts-test.tsv")), numbered)) == 1_379

@@ -258,7 +258,7 @@ def test_what_cannot_be_read_is_reported_and_copied_where_the_decoder_says_unkno
     task = translator.task
     assert isinstance(task, Translate)
     record = TranslateInput("Rain fell on 東京 (twice).")
-    translator.tokenizer.warns = False
+    translator.tokenizer.warn_unknown = False
     (example,) = task.features([record], translator.tokenizer, 64)
     assert "".join(example.notes.unknown) == "東京"
     (sequence,) = example.sequences
@@ -296,7 +296,7 @@ def test_pieces_that_go_on_are_marked_in_other_vocabularies(tmp_path: Path, toke
 
 def _copied(task: Translate, tokenizer: Tokenizer, text: str, columns: list[int], after: list[int]) -> str:
     """What is written of a text where unknown tokens look at these columns, and other tokens follow."""
-    tokenizer.warns = False
+    tokenizer.warn_unknown = False
     (example,) = task.features([TranslateInput(text)], tokenizer, 64)
     ids = [task.target.unk_id] * len(columns) + [*after, task.target.sep_id]
     looked = [*columns, *[0] * (len(after) + 1)]

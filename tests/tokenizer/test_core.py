@@ -175,7 +175,7 @@ def test_a_single_string_as_second_texts_is_refused(trained: Tokenizer) -> None:
 
 
 def test_texts_without_partners_are_refused(trained: Tokenizer) -> None:
-    with pytest.raises(DataError, match="2 texts and 1 second texts; every text needs one partner"):
+    with pytest.raises(DataError, match="2 texts and 1 second texts; every text needs exactly one"):
         trained.encode(["the", "map"], ["a"])
 
 
@@ -185,7 +185,7 @@ def test_a_value_that_is_no_text_is_named(trained: Tokenizer) -> None:
 
 
 def test_half_a_surrogate_pair_is_refused_with_the_remedy(trained: Tokenizer) -> None:
-    with pytest.raises(DataError, match="half of a surrogate pair, which is no character; clean it with"):
+    with pytest.raises(DataError, match="a lone surrogate, which is not a character; clean it with"):
         trained.encode(["the \ud800 map"])
 
 

@@ -56,7 +56,7 @@ def test_pieces_scores_and_kinds_are_read() -> None:
     model = parse_spiece(GOOD, "here")
     assert model.pieces == [*UNIGRAM_SPECIALS.values(), "▁a", "("]
     assert model.scores == [0.0] * 5 + [-2.5, 0.0]
-    assert model.of_kind(USER_DEFINED) == ["("]
+    assert model.pieces_of_type(USER_DEFINED) == ["("]
     assert model.charsmap == b""
 
 
@@ -67,8 +67,8 @@ def test_alberts_own_file_is_read_as_sentencepiece_reads_it(data: Path) -> None:
     numbers = range(processor.get_piece_size())
     assert model.pieces == [processor.id_to_piece(number) for number in numbers]
     assert model.scores == [processor.get_score(number) for number in numbers]
-    assert model.of_kind(UNKNOWN) == [piece for n, piece in enumerate(model.pieces) if processor.is_unknown(n)]
-    assert model.of_kind(CONTROL) == [piece for n, piece in enumerate(model.pieces) if processor.is_control(n)]
+    assert model.pieces_of_type(UNKNOWN) == [piece for n, piece in enumerate(model.pieces) if processor.is_unknown(n)]
+    assert model.pieces_of_type(CONTROL) == [piece for n, piece in enumerate(model.pieces) if processor.is_control(n)]
 
 
 def test_a_field_of_a_newer_format_is_skipped() -> None:
@@ -100,7 +100,9 @@ def test_a_file_cut_within_a_field_is_refused(tmp_path: Path, cut: int) -> None:
 
 
 def test_a_file_cut_between_pieces_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="ends after 5 pieces, without its settings; download it again"):
+    with pytest.raises(
+        CheckpointError, match="truncated after 5 pieces, without normalisation rules; download it again"
+    ):
         Tokenizer.from_spiece(written(tmp_path, SPECIALS))
 
 

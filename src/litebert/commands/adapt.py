@@ -75,9 +75,9 @@ def run(config: Config) -> None:
     is_tag = config.task == Tag.name
     if is_tag and config.unlabelled is not None:
         raise ConfigError("--unlabelled says nothing of tags; leave it out")
-    source = TableOptions.of(config.columns, config.skip_bad)
+    options = TableOptions.parse(config.columns, config.skip_bad)
     task: Any = TASKS[config.task]
-    records = task.read(config.examples, source)
+    records = task.read(config.examples, options)
     around = [] if config.unlabelled is None else _texts(config.unlabelled, config)
     model, console = load(config.model).to(pick_device(config.device)), make_console()
     reader = model.base if isinstance(model, Adapted) else model
@@ -86,8 +86,8 @@ def run(config: Config) -> None:
         learn = partial(_tagger, config) if is_tag else partial(_classifier, config, around, bar)
         found, told, lines = learn(model, records, lambda count: bar.advance(bar.task_ids[0], count))
     found.save(config.out)
-    if source.skipped:
-        console.print(f"{len(source.skipped):,} rows left out, the first: {source.skipped[0]}", markup=False)
+    if options.skipped:
+        console.print(f"{len(options.skipped):,} rows left out, the first: {options.skipped[0]}", markup=False)
     if config.json:
         print(json.dumps(told, ensure_ascii=False))
         return
@@ -146,12 +146,13 @@ def _tagger(
 def _texts(path: Path, config: Config) -> list[str]:
     """Of a plain file or of a table, in which columns have the same names as in that of the examples."""
     from litebert.data.corpus import read_lines
-    from litebert.data.tables import PLAIN_TEXT_SUFFIXES, TableOptions, format_suffix, read_rows
+    from litebert.data.tables import PLAIN_TEXT_SUFFIXES, TableOptions, read_rows
+    from litebert.files import format_suffix
 
     if format_suffix(path) in PLAIN_TEXT_SUFFIXES:
         return [line.strip() for line in read_lines([path]) if line.strip()]
     columns = [column for column in config.columns if column.startswith(("text=", "text_a="))]
-    rows = [row.values.get("text") for row in read_rows(path, TableOptions.of(columns, config.skip_bad))]
+    rows = [row.values.get("text") for row in read_rows(path, TableOptions.parse(columns, config.skip_bad))]
     texts = [str(text).strip() for text in rows if text is not None and str(text).strip()]
     if not texts:
         raise DataError(f"{path}: no text in column 'text'; name the column with --columns text=NAME")

@@ -189,8 +189,9 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
     """The evaluation of one model on one file as data; the model is loaded by its name where it is not given."""
     from litebert.console import progress_bar
     from litebert.data.corpus import read_lines
-    from litebert.data.tables import TABLE_SUFFIXES, TableOptions, format_suffix
+    from litebert.data.tables import TABLE_SUFFIXES, TableOptions
     from litebert.device import pick_device
+    from litebert.files import format_suffix
     from litebert.loading import load
     from litebert.measure.calibration import calibration_error
     from litebert.tasks import Mask, Similarity, TrainableTask
@@ -203,12 +204,12 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
         raise ConfigError(
             f"{model_name} was not taught a task that can be evaluated on {data}; run litebert finetune first"
         )
-    source = TableOptions.of(config.columns, config.skip_bad)
+    options = TableOptions.parse(config.columns, config.skip_bad)
     if isinstance(task, Mask):
         lines = [line for line in read_lines([data]) if line.strip()]
         records = mask_random_tokens(lines, model.tokenizer, model.max_length)
     else:
-        records = task.read(data, source)
+        records = task.read(data, options)
         task.check(records)  # refuses a label the model has never seen
         task = task.learn_from(records) if task is not model.task else task
     if not records:
@@ -226,7 +227,7 @@ def evaluate(config: Config, model_name: str, data: Path, model: Model | None = 
     labels, confusion = _confusion(task, judgements)
     found = Evaluation(
         model_name, str(data), task.name, _metric_of(task, records), task.metrics(records, answers),
-        task.baseline(records), len(records), source.skipped,
+        task.baseline(records), len(records), options.skipped,
         task.by_label(records, answers) if isinstance(task, TrainableTask) else {},
         None, mean(model.stopped_after.elements()) if model.exits is not None else None, labels, confusion, judgements,
         answers, task.signatures(records) if isinstance(task, TrainableTask) else {},

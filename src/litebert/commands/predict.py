@@ -77,8 +77,8 @@ def run(config: Config) -> None:
         raise ConfigError(f"output={config.output} is the input, which the answers would replace; name another file")
     model = load(config.model).to(pick_device(config.device))
     model.configure(config.precision, config.passes, config.speed)
-    source = TableOptions.of(config.columns, config.skip_bad, keep_empty=True)
-    records = _records(config, source, model)
+    options = TableOptions.parse(config.columns, config.skip_bad, keep_empty=True)
+    records = _records(config, options, model)
     console, count = make_console(), 0
     with ExitStack() as stack:
         if config.output == "-":
@@ -87,21 +87,21 @@ def run(config: Config) -> None:
             status = stack.enter_context(console.status("answering"))
             out = stack.enter_context(stack.enter_context(atomic_path(Path(config.output))).open("w", encoding="utf-8"))
         for some in _chunks(records, max(GATHERED[model.device.type], config.batch_size or 0)):
-            for answer in _answers(model, some, source, config.batch_size):
+            for answer in _answers(model, some, options, config.batch_size):
                 out.write(json.dumps(answer, ensure_ascii=False) + "\n")
                 count += 1
             out.flush()  # a pipe's reader sees every batch as it is done
             if config.output != "-":
                 status.update(f"{count:,} answers")
-    if source.skipped:
-        left = f"{len(source.skipped):,} left out, the first: {source.skipped[0]}"
+    if options.skipped:
+        left = f"{len(options.skipped):,} left out, the first: {options.skipped[0]}"
         console.print(left, highlight=False, markup=False)
     if config.output != "-":
         console.print(f"{count:,} answers in {config.output}", highlight=False, markup=False)
 
 
 def _answers(
-    model: Model, records: Sequence[Any], source: TableOptions, batch_size: int | None
+    model: Model, records: Sequence[Any], options: TableOptions, batch_size: int | None
 ) -> Iterator[dict[str, Any] | None]:
     """One for every record. What cannot be answered is found by halves: all before it gets its answer first."""
     from litebert.inference.records import as_record
@@ -111,11 +111,11 @@ def _answers(
         found = iter(model.answer_records(asked, batch_size) if asked else ())
     except DataError as error:
         if len(records) == 1:
-            source.refuse(error)
+            options.skip_or_raise(error)
             yield None
         else:
             for half in (records[: len(records) // 2], records[len(records) // 2 :]):
-                yield from _answers(model, half, source, batch_size)
+                yield from _answers(model, half, options, batch_size)
         return
     for record in records:
         yield None if record is BLANK else as_record(next(found))
@@ -151,22 +151,23 @@ def _chunks(records: Iterator[Any], most: int) -> Iterator[list[Any]]:
             yield chunk
 
 
-def _records(config: Config, source: TableOptions, model: Model) -> Iterator[Any]:
+def _records(config: Config, options: TableOptions, model: Model) -> Iterator[Any]:
     """The task's record for every line or row, or BLANK, so that answers keep step with lines."""
     from litebert.data.corpus import decode_line
-    from litebert.data.tables import PLAIN_TEXT_SUFFIXES, format_suffix, read_text
+    from litebert.data.tables import PLAIN_TEXT_SUFFIXES, read_text
+    from litebert.files import format_suffix
     from litebert.inference.records import is_blank
 
     path, name = Path(config.input), "standard input" if config.input == "-" else config.input
     if config.input != "-" and (path.is_dir() or format_suffix(path) not in PLAIN_TEXT_SUFFIXES):
-        for where, item in model.items_of(path, source):
+        for where, item in model.items_of(path, options):
             if is_blank(item):
                 yield BLANK
                 continue
             try:
                 yield model.parse(item, where)
             except DataError as error:
-                source.refuse(error)
+                options.skip_or_raise(error)
         return
     lines: Iterable[str]
     if config.input == "-":
@@ -180,7 +181,7 @@ def _records(config: Config, source: TableOptions, model: Model) -> Iterator[Any
             try:
                 record = model.parse(_parse_line(line.rstrip("\r\n"), where), where)
             except DataError as error:
-                source.refuse(error)
+                options.skip_or_raise(error)
         yield record
 
 

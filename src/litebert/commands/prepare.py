@@ -142,11 +142,11 @@ def _prepare(config: Config, console: Console) -> ShardIndex:
     )
     if (config.out / JOURNAL).exists():
         _say(console, f"continuing the unfinished run in {config.out}")
-    total = total_size(corpus.own_files)
+    total = total_size(corpus.part_files)
     tokenizer = Tokenizer.load(builtin.folder_of(config.tokenizer))
     with _progress(console, total) as advance:
-        reading = ReadOptions(advance=advance, notice=lambda line: _say(console, line))
-        return prepare(corpus, tokenizer, config.out, _engine(config, total), reading)
+        options = ReadOptions(advance=advance, notify=lambda line: _say(console, line))
+        return prepare(corpus, tokenizer, config.out, _engine(config, total), options)
 
 
 def _excluded(config: Config, console: Console) -> ExcludedNgrams | None:
@@ -157,15 +157,15 @@ def _excluded(config: Config, console: Console) -> ExcludedNgrams | None:
         return None
     if not config.exclude:
         raise ConfigError("--exclude names no file; give some, or leave it out")
-    reading = ReadOptions(text_column=config.text_column, encoding=config.encoding)
+    options = ReadOptions(text_column=config.text_column, encoding=config.encoding)
     with console.status("reading what is to be left out"):
-        excluded = ExcludedNgrams.of(read_documents(find_files(config.exclude), reading))
-    if not excluded.runs:
+        excluded = ExcludedNgrams.from_documents(read_documents(find_files(config.exclude), options))
+    if not excluded.hashes:
         raise ConfigError(
             f"exclude: no line of {config.exclude[0]} has {MIN_WORDS} words, so nothing would be left out"
         )
     short = f"; {excluded.too_short:,} lines have fewer than {MIN_WORDS} and are not looked for"
-    runs = sum(map(len, excluded.runs.values()))
+    runs = sum(map(len, excluded.hashes.values()))
     _say(console, f"leaving out what holds one of {runs:,} runs of words{short if excluded.too_short else ''}")
     return excluded
 

@@ -109,14 +109,14 @@ def _train(config: Config) -> Tokenizer:
     unreadable: list[DataError] = []
 
     def lines(progress: Progress) -> Iterator[str]:
-        reading = ReadOptions(
+        options = ReadOptions(
             config.text_column,
             config.encoding,
             advance=lambda read: progress.advance(progress.task_ids[0], read),
-            notice=lambda line: console.print(line, highlight=False, markup=False),
+            notify=lambda line: console.print(line, highlight=False, markup=False),
         )
         try:
-            yield from read_lines(files, reading)
+            yield from read_lines(files, options)
             progress.update(progress.task_ids[0], description="learning pieces", total=None)
         except DataError as error:
             unreadable.append(error)

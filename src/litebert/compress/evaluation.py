@@ -24,7 +24,8 @@ def examples_of(model: Model, path: Path, columns: tuple[str, ...], most: int | 
 
     from litebert.data.batches import Example
     from litebert.data.corpus import read_lines
-    from litebert.data.tables import TABLE_SUFFIXES, TableOptions, format_suffix
+    from litebert.data.tables import TABLE_SUFFIXES, TableOptions
+    from litebert.files import format_suffix
     from litebert.tasks import TrainableTask
     from litebert.tasks.text import TextTask
 
@@ -36,7 +37,7 @@ def examples_of(model: Model, path: Path, columns: tuple[str, ...], most: int | 
     task, plain = model.task, format_suffix(path) not in TABLE_SUFFIXES
     if isinstance(task, TrainableTask) and not (plain and isinstance(task, TextTask)):
         texts = tuple(one for one in columns if not one.startswith("label="))
-        items = chosen(list(model.items_of(path, TableOptions.of(texts))))
+        items = chosen(list(model.items_of(path, TableOptions.parse(texts))))
         records = [model.parse(item, where) for where, item in items]
         examples = task.features(records, model.tokenizer, model.max_length)
     elif not plain:
@@ -64,7 +65,7 @@ def check_test(model: Model, test: Path | None, columns: tuple[str, ...]) -> Non
         return
     if not isinstance(model.task, TrainableTask):
         raise ConfigError(f"test={test} needs a model that was taught a task, and {model.source} was not; leave it out")
-    records = model.task.read(test, TableOptions.of(columns))
+    records = model.task.read(test, TableOptions.parse(columns))
     model.task.check(records)
     if not records:
         raise DataError(f"{test}: holds no examples that can be read; check the file")

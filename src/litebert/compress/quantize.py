@@ -94,5 +94,5 @@ def _ranges(model: Model, examples: Sequence[Example], advance: Callable[[int], 
 
 def _batches(model: Model, examples: Sequence[Example]) -> list[Batch]:
     alone = [Example([sequence]) for example in examples for sequence in example.sequences[:1]]
-    groups = batches_by_length([example.length for example in alone], BATCH, alike=1.0)  # padding has no say
+    groups = batches_by_length([example.length for example in alone], BATCH, min_length_ratio=1.0)  # padding has no say
     return [collate([alone[i] for i in group], model.tokenizer.pad_id).to(model.device) for group in groups]

@@ -1,7 +1,7 @@
-"""Sequences to tensors, and which examples each step sees.
+"""Collating examples into padded batches, and choosing the examples of each batch.
 
-Shapes: B examples, S sequences (an example may have several: the windows of a long text, the options of a choice),
-L columns.
+Shapes: B examples, S sequences (an example may have several: the windows of a long text, the options of a multiple
+choice), L columns.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 IGNORE_INDEX = -100
-"""A target that no loss looks at: torch's own mark for it."""
-BUCKET_BATCHES = 32  # batches among which examples of similar length are gathered
+"""Targets that losses ignore: torch's default `ignore_index`."""
+BUCKET_BATCHES = 32  # batches per bucket of examples sorted by length
 
 
 class TokenSequence(Protocol):
-    """What the model reads as one sequence."""
+    """One input sequence of the model."""
 
     @property
     def ids(self) -> list[int]: ...
@@ -30,46 +30,46 @@ class TokenSequence(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A record as the model reads it."""
+    """A record as model inputs and target."""
 
     sequences: Sequence[TokenSequence]
-    """Together they get one answer."""
+    """One answer is given for all of them together."""
     target: Any = None
-    """What the loss compares with: a number or an array; None when there is nothing to learn from."""
+    """A number or an array for the loss; None for unlabelled examples."""
     notes: Any = None
-    """What the task has to remember to answer: where the tokens stood in the text, say."""
-    by_token: bool = False
-    """The target is one number per token of the sequence; else it is of one shape, or a row of any length."""
+    """What the task needs to decode the answer, such as character offsets."""
+    per_token: bool = False
+    """The target has one number per token; otherwise a fixed shape, or one dimension of any length."""
     states: Sequence[Tensor] | None = None
-    """(L, P, H) for each sequence: what an encoder that does not learn has said of it, after P numbers of passes."""
+    """Per sequence (L, P, H), the hidden states of a frozen encoder after P different numbers of passes."""
 
     @property
     def length(self) -> int:
-        """Of the longest sequence."""
+        """Length of the longest sequence."""
         return max(len(sequence.ids) for sequence in self.sequences)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded sequences, (S, L) each, and what belongs to them."""
+    """Padded sequences, (S, L) each, with their targets."""
 
     input_ids: Tensor
     attention_mask: Tensor | None
     """True at real tokens; None when nothing is padded."""
     token_type_ids: Tensor
-    owner: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
-    """(S,) which example of the batch a sequence belongs to."""
+    example_index: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+    """(S,) the example that each sequence belongs to."""
     examples: int = 0
     lengths: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
-    """(S,) real tokens in each."""
+    """(S,) lengths without padding."""
     targets: Tensor | None = None
-    """(B, ...), or with IGNORED in the padding: (S, L) for a target per token, (B, T) for rows of many lengths."""
+    """(B, ...); padded with IGNORE_INDEX to (S, L) for a target per token, to (B, T) for targets of many lengths."""
     noise: Tensor | None = None
-    """(S, L, E) to add to the word embeddings; adversarial training sets it."""
+    """(S, L, E) added to the word embeddings in adversarial training."""
     tokens: int | None = None
-    """Real ones in all, where the host knows."""
+    """Number of tokens without padding, where the host knows it."""
     states: Tensor | None = None
-    """(S, L, P, H) what the encoder says of them, where that is known: it need not read them again."""
+    """(S, L, P, H) cached hidden states of a frozen encoder."""
 
     def to(self, device: torch.device | str) -> Batch:
         if torch.device(device).type == "cpu":
@@ -80,7 +80,7 @@ class Batch:
         return replace(self, **moved)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Those of its parts that are there, by name."""
+        """Its fields that are tensors, by name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     @property
@@ -91,19 +91,19 @@ class Batch:
 
 def _to_device(value: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and value.device.type == "cpu":
-        value = value.pin_memory()  # else the host waits until the GPU has done all that comes before the copy
+        value = value.pin_memory()  # a copy from pageable memory would synchronise with the GPU
     return value.to(device, non_blocking=True)
 
 
 def pad(sequences: Sequence[TokenSequence], pad_id: int) -> Batch:
-    """Pad to the longest of these sequences."""
+    """A batch of sequences padded to the longest."""
     return collate([Example([sequence]) for sequence in sequences], pad_id)
 
 
 def collate(examples: Sequence[Example], pad_id: int, columns: int | None = None) -> Batch:
-    """All sequences of these examples in one batch, padded to the longest.
+    """All sequences of these examples in one batch, padded to the longest or to `columns`.
 
-    Or to so many columns, and then with a mask even where nothing is padded: batches of one shape are computed alike.
+    With `columns` there is always a mask, even without padding, so that batches of one shape run the same kernels.
     """
     sequences = [sequence for example in examples for sequence in example.sequences]
     lengths = np.array([len(sequence.ids) for sequence in sequences])
@@ -132,8 +132,8 @@ def _stacked_targets(examples: Sequence[Example], columns: int) -> Tensor | None
     if any(example.target is None for example in examples):
         return None
     arrays = [np.asarray(example.target) for example in examples]
-    if examples[0].by_token or (arrays[0].ndim == 1 and len({array.shape for array in arrays}) > 1):
-        width = columns if examples[0].by_token else max(map(len, arrays))
+    if examples[0].per_token or (arrays[0].ndim == 1 and len({array.shape for array in arrays}) > 1):
+        width = columns if examples[0].per_token else max(map(len, arrays))
         padding = ((0, width - len(array)) for array in arrays)
         arrays = [
             np.pad(array, pads, constant_values=IGNORE_INDEX) for array, pads in zip(arrays, padding, strict=True)
@@ -142,30 +142,32 @@ def _stacked_targets(examples: Sequence[Example], columns: int) -> Tensor | None
 
 
 def _padded_states(examples: Sequence[Example], columns: int) -> Tensor | None:
-    """Padded with 0."""
-    known = [one for example in examples for one in example.states or ()]
-    if not known or any(example.states is None for example in examples):
+    """The cached hidden states, padded with 0."""
+    states = [state for example in examples for state in example.states or ()]
+    if not states or any(example.states is None for example in examples):
         return None
-    padded = known[0].new_zeros(len(known), columns, *known[0].shape[1:])
-    for row, one in zip(padded, known, strict=True):
-        row[: len(one)] = one
+    padded = states[0].new_zeros(len(states), columns, *states[0].shape[1:])
+    for row, state in zip(padded, states, strict=True):
+        row[: len(state)] = state
     return padded
 
 
 def batches_by_length(
-    lengths: Sequence[int], batch_size: int | None, tokens: int = 0, alike: float = 0.0
+    lengths: Sequence[int], batch_size: int | None, max_tokens: int = 0, min_length_ratio: float = 0.0
 ) -> list[list[int]]:
-    """Indices in batches of similar length, longest first: little is padded, and memory runs out at once or never.
+    """Indices grouped into batches of similar length, longest first, so that an out-of-memory error comes at once.
 
-    Without a `batch_size` there are as many in each as make so many tokens, or one. None is shorter than a share
-    `alike` of the longest in its batch.
+    Without a `batch_size`, a batch holds up to `max_tokens` tokens, or one example. No example is shorter than
+    `min_length_ratio` times the longest of its batch.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     batches, start = [], 0
     while start < len(order):
         longest = lengths[order[start]]
-        count = batch_size or max(1, tokens // max(1, longest))
-        batches.append([index for index in order[start : start + count] if lengths[index] >= alike * longest])
+        count = batch_size or max(1, max_tokens // max(1, longest))
+        batches.append(
+            [index for index in order[start : start + count] if lengths[index] >= min_length_ratio * longest]
+        )
         start += len(batches[-1])
     return batches
 
@@ -175,19 +177,19 @@ def steps_per_epoch(num_examples: int, batch_size: int) -> int:
 
 
 def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """Every example once, in a new order each epoch, in batches of similar length; the last may be short.
+    """Length-bucketed batches of every example, in a new order each epoch; one batch may be short.
 
-    Shuffled, then sorted by length within stretches of some batches, then the batches are shuffled: chance decides
-    what stands together, except that little is padded. Depends on nothing but its arguments.
+    Examples are shuffled and sorted by length within buckets of `BUCKET_BATCHES` batches; then the batches are
+    shuffled. The result depends on the arguments alone.
     """
-    random = np.random.Generator(np.random.Philox(key=[seed, epoch]))
-    order = random.permutation(len(lengths))
-    stretch = batch_size * BUCKET_BATCHES
+    generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
+    order = generator.permutation(len(lengths))
+    bucket_size = batch_size * BUCKET_BATCHES
     order = np.concatenate(
         [
             part[np.argsort(-lengths[part], kind="stable")]
-            for part in np.split(order, range(stretch, len(order), stretch))
+            for part in np.split(order, range(bucket_size, len(order), bucket_size))
         ]
     )
     batches = np.split(order, range(batch_size, len(order), batch_size))
-    return [batches[i] for i in random.permutation(len(batches))]
+    return [batches[i] for i in generator.permutation(len(batches))]

@@ -1,7 +1,7 @@
-"""Raw text as a stream of documents, from plain text, JSON lines and Parquet, in files, folders and globs.
+"""Reading raw text as documents, from plain text, JSON lines and Parquet in files, folders and globs.
 
-A document is a string of paragraphs, one per line. In plain text a blank line or the end of the file ends it; in a
-table every record is one.
+A document is a string with one paragraph per line. In plain text it ends at a blank line or the end of the file; in
+JSON lines and Parquet each record is one.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from litebert.errors import ConfigError, DataError, require_extra
-from litebert.files import COMPRESSED_SUFFIXES, DECOMPRESSION_ERRORS, decompressed
+from litebert.files import COMPRESSED_SUFFIXES, DECOMPRESSION_ERRORS, decompressed, format_suffix
 
 MAX_LINE_BYTES = 16 << 20
-MAX_DOCUMENT_CHARACTERS = 1 << 22  # characters: text that never ends a document is cut, so that memory has a limit
+MAX_DOCUMENT_CHARACTERS = 1 << 22  # bounds memory: a longer document is cut
 SNIFFED_BYTES = 1 << 16
 JSON_LINES = (".jsonl", ".ndjson")
 TEXT_SUFFIXES = (".txt", ".text", *JSON_LINES, ".parquet")
-ADVANCE_EVERY = 64  # lines: asking a file where it stands costs more than reading a line
+ADVANCE_EVERY = 64  # lines: file.tell() costs more than reading a line
 
 Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How files are read, and who hears of it."""
+    """How files are read, and callbacks."""
 
     text_column: str = "text"
-    """The column of JSON lines and Parquet that holds the text."""
+    """Name of the text column of JSON lines and Parquet."""
     encoding: str = "auto"
-    """A codec's name, or auto: UTF-8, UTF-16 and GB18030 are told apart."""
+    """A codec, or auto: detect UTF-8, UTF-16 or GB18030."""
     advance: Advance | None = None
-    """Hears of the bytes read from disk."""
-    notice: Callable[[str], None] | None = None
-    """Hears of files that are read as something else than UTF-8."""
+    """Called with the number of bytes read from disk."""
+    notify: Callable[[str], None] | None = None
+    """Called with a message about a file that is not UTF-8."""
 
     def __post_init__(self) -> None:
         if self.encoding != "auto":
@@ -48,16 +48,16 @@ class ReadOptions:
                 codecs.lookup(self.encoding)
             except LookupError:
                 raise ConfigError(
-                    f"encoding={self.encoding!r} is not known; use auto, utf-8, gb18030, utf-16 or another Python knows"
+                    f"encoding={self.encoding!r} is unknown; use auto, utf-8, gb18030, utf-16 or another Python codec"
                 ) from None
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:
-    """The files that paths, folders (searched through, by suffix) and globs stand for, each once."""
-    found: dict[Path, None] = {}
+    """The files of paths, folders (searched recursively, by suffix) and globs, each once."""
+    files: dict[Path, None] = {}
     for path in paths:
         if path.is_dir():
-            names = sorted(name for name in path.rglob("*") if _kind_of(name) in TEXT_SUFFIXES and name.is_file())
+            names = sorted(name for name in path.rglob("*") if format_suffix(name) in TEXT_SUFFIXES and name.is_file())
             if not names:
                 raise DataError(f"{path}: is a folder without text files; give text files ({' '.join(TEXT_SUFFIXES)})")
         elif not path.exists() and glob.has_magic(str(path)):
@@ -67,12 +67,12 @@ def find_files(paths: Sequence[Path]) -> list[Path]:
                 raise DataError(f"{path}: matches no file; check the pattern, or give text files")
         else:
             names = [path]
-        found |= dict.fromkeys(names)
-    return list(found)
+        files |= dict.fromkeys(names)
+    return list(files)
 
 
 def total_size(paths: Sequence[Path]) -> int:
-    """Bytes that `advance` will hear of in total; also checks that every file is there."""
+    """Total size in bytes, the sum of all `advance` calls; raises if a file is missing."""
     for path in paths:
         if not path.is_file():
             problem = "is a folder" if path.is_dir() else "no such file"
@@ -80,45 +80,45 @@ def total_size(paths: Sequence[Path]) -> int:
     return sum(path.stat().st_size for path in paths)
 
 
-def read_lines(paths: Sequence[Path], reading: ReadOptions | None = None) -> Iterator[str]:
-    """The paragraphs of all documents, without line ends."""
-    for document in read_documents(paths, reading):
+def read_lines(paths: Sequence[Path], options: ReadOptions | None = None) -> Iterator[str]:
+    """The paragraphs of all documents, without line breaks."""
+    for document in read_documents(paths, options):
         yield from document.split("\n")
 
 
-def read_documents(paths: Sequence[Path], reading: ReadOptions | None = None) -> Iterator[str]:
-    """The documents of all files, one after the other."""
+def read_documents(paths: Sequence[Path], options: ReadOptions | None = None) -> Iterator[str]:
+    """The documents of all files."""
     empty = True
     for path in paths:
-        for document in read_file(path, reading or ReadOptions()):
+        for document in read_file(path, options or ReadOptions()):
             empty = False
             yield document
     if empty:
         raise no_text_error(paths)
 
 
-def read_file(path: Path, reading: ReadOptions) -> Iterator[str]:
-    """The documents of one file; none when it holds only white space."""
-    kind = _kind_of(path)
+def read_file(path: Path, options: ReadOptions) -> Iterator[str]:
+    """The documents of one file; none if it holds only white space."""
+    kind = format_suffix(path)
     if kind == ".parquet":
-        texts = _parquet_texts(path, reading)
+        texts = _parquet_texts(path, options)
     elif kind in JSON_LINES:
-        texts = _json_texts(path, reading)
+        texts = _json_texts(path, options)
     else:
-        yield from _join_lines(_read_file_lines(path, reading))
+        yield from _join_lines(_read_file_lines(path, options))
         return
     for text in texts:
-        # a record is one document however many blank lines it holds, unless it is too long for one
+        # a record is one document, whatever blank lines it holds, unless it is too long
         yield from _join_lines(line for line in text.split("\n") if line and not line.isspace())
 
 
 def no_text_error(paths: Sequence[Path]) -> DataError:
     names = ", ".join(map(str, paths[:3])) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
-    return DataError(f"{names}: no text there; give plain text with something in it")
+    return DataError(f"{names}: no text; give files that hold text")
 
 
 def decode_line(line: bytes, source: Path | str, number: int, encoding: str | None = None) -> str:
-    """Line `number` of a source, without its end and without a byte-order mark; UTF-8 where there is no choice."""
+    """Decode line `number` of a source, without line break and byte-order mark; by default as UTF-8."""
     try:
         text = line.decode(encoding or "utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
@@ -130,13 +130,8 @@ def decode_line(line: bytes, source: Path | str, number: int, encoding: str | No
     return text.removeprefix("\ufeff") if number == 1 else text
 
 
-def _kind_of(path: Path) -> str:
-    """The suffix that names the format: the one before any compression."""
-    return path.with_suffix("").suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix
-
-
 def _join_lines(lines: Iterator[str]) -> Iterator[str]:
-    """Stripped lines joined into documents: a blank one ends a document, and so does too great a length."""
+    """Join stripped lines to documents; a blank line or `MAX_DOCUMENT_CHARACTERS` ends one."""
     document: list[str] = []
     length = 0
     for line in lines:
@@ -151,19 +146,19 @@ def _join_lines(lines: Iterator[str]) -> Iterator[str]:
         yield "\n".join(document)
 
 
-def _read_file_lines(path: Path, reading: ReadOptions) -> Iterator[str]:
+def _read_file_lines(path: Path, options: ReadOptions) -> Iterator[str]:
     """The lines of one plain or compressed file."""
-    number = told = 0
+    number = reported = 0
     try:
         with path.open("rb") as raw, _buffered(decompressed(raw, path.suffix)) as file:
-            for line in _decode_lines(file, path, reading):
+            for line in _decode_lines(file, path, options):
                 number += 1
                 yield line
-                if reading.advance is not None and number % ADVANCE_EVERY == 0 and raw.tell() > told:
-                    reading.advance(raw.tell() - told)
-                    told = raw.tell()
-            if reading.advance is not None:
-                reading.advance(raw.tell() - told)
+                if options.advance is not None and number % ADVANCE_EVERY == 0 and raw.tell() > reported:
+                    options.advance(raw.tell() - reported)
+                    reported = raw.tell()
+            if options.advance is not None:
+                options.advance(raw.tell() - reported)
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; check the path") from error
     except UnicodeDecodeError as error:
@@ -179,22 +174,22 @@ def _read_file_lines(path: Path, reading: ReadOptions) -> Iterator[str]:
 
 
 def _buffered(file: BinaryIO) -> io.BufferedReader:
-    """A file whose first block can be looked at without reading on."""
+    """A file whose first block can be peeked at."""
     return io.BufferedReader(cast(io.RawIOBase, file), SNIFFED_BYTES)
 
 
-def _decode_lines(file: io.BufferedReader, path: Path, reading: ReadOptions) -> Iterator[str]:
-    """Lines of an open file of bytes, with a limit on their length."""
-    encoding = reading.encoding
+def _decode_lines(file: io.BufferedReader, path: Path, options: ReadOptions) -> Iterator[str]:
+    """Decoded lines of a binary file, with a limit on their length."""
+    encoding = options.encoding
     if encoding == "auto":
         encoding = detect_encoding(file.peek(SNIFFED_BYTES))
-        if encoding != "utf-8" and reading.notice is not None:
-            reading.notice(f"{path}: read as {encoding.upper()}")
+        if encoding != "utf-8" and options.notify is not None:
+            options.notify(f"{path}: read as {encoding.upper()}")
     if codecs.lookup(encoding).name.startswith(("utf-16", "utf-32", "utf-7", "iso2022", "hz")):
-        # a byte 0x0a is not always a line end there
+        # in these encodings a byte 0x0a is not always a line break
         text = io.TextIOWrapper(file, encoding, newline="\n")
         yield from _multibyte_lines(text, path)
-        text.detach()  # or else it would close the file, which its owner does
+        text.detach()  # the caller closes the file
         return
     number = 0
     while line := file.readline(MAX_LINE_BYTES):
@@ -220,16 +215,16 @@ def _too_long(path: Path, number: int) -> DataError:
     )
 
 
-def _json_texts(path: Path, reading: ReadOptions) -> Iterator[str]:
-    for number, line in enumerate(_read_file_lines(path, reading), start=1):
+def _json_texts(path: Path, options: ReadOptions) -> Iterator[str]:
+    for number, line in enumerate(_read_file_lines(path, options), start=1):
         if not line or line.isspace():
             continue
         where = f"{path}, line {number}"
-        yield _text_field(json_object(line, where), where, reading.text_column)
+        yield _text_field(json_object(line, where), where, options.text_column)
 
 
 def json_object(line: str, where: str) -> dict[str, Any]:
-    """A line of JSON lines."""
+    """Parse a line of JSON lines."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -248,14 +243,16 @@ def _text_field(record: dict[str, Any], where: str, column: str) -> str:
     if text is None:
         return ""
     if not isinstance(text, str):
-        raise DataError(f"{where}: column {column!r} holds {str(text)[:40]!r}, no text; name another --text-column")
-    # JSON can write half of a surrogate pair, which is no character
+        raise DataError(
+            f"{where}: column {column!r} holds {str(text)[:40]!r}, which is not text; name another --text-column"
+        )
+    # JSON can hold a lone surrogate, which is not a character
     return _SURROGATES.sub("\ufffd", text)
 
 
-def _parquet_texts(path: Path, reading: ReadOptions) -> Iterator[str]:
+def _parquet_texts(path: Path, options: ReadOptions) -> Iterator[str]:
     arrow, parquet = require_extra("pyarrow", "train"), require_extra("pyarrow.parquet", "train")
-    column = reading.text_column
+    column = options.text_column
     try:
         with parquet.ParquetFile(path) as file:
             if column not in file.schema_arrow.names:
@@ -263,15 +260,15 @@ def _parquet_texts(path: Path, reading: ReadOptions) -> Iterator[str]:
                     f"{path}: has no column {column!r} among {', '.join(file.schema_arrow.names)}; "
                     "name it with --text-column"
                 )
-            number = told = 0
+            number = reported = 0
             size, rows = path.stat().st_size, max(1, file.metadata.num_rows)
             for batch in file.iter_batches(batch_size=256, columns=[column]):
                 for text in batch.column(0).to_pylist():
                     number += 1
                     yield _text_field({column: text}, f"{path}, record {number}", column)
-                if reading.advance is not None:
-                    reading.advance(size * number // rows - told)
-                    told = size * number // rows
+                if options.advance is not None:
+                    options.advance(size * number // rows - reported)
+                    reported = size * number // rows
     except (OSError, arrow.ArrowException) as error:
         raise DataError(f"{path}: not readable as Parquet ({error}); write it again") from error
 
@@ -287,16 +284,16 @@ _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_BE: "utf-16-be",
     b"\x84\x31\x95\x33": "gb18030",
 }
-# About a fifth of any Chinese text; in other languages' encodings these byte pairs are rare.
+# About a fifth of Chinese text; in the encodings of other languages these byte pairs are rare.
 _FREQUENT_CHINESE = re.compile("[的一是在了不有和人这這中大为為上个個国國我以要他，。、：]")
 _MIN_FREQUENT_FRACTION = 0.06
-_MIN_NUL_FRACTION = 0.1  # of one half of the bytes: in scripts other than ours every space and line end holds a NUL
+_MIN_NUL_FRACTION = 0.1  # of the even or odd bytes: in UTF-16 every space and line break holds a NUL
 
 
 def detect_encoding(block: bytes) -> str:
-    """UTF-8, UTF-16 or GB18030, by the mark or the look of a file's first block; UTF-8 when it is none of them.
+    """Detect UTF-8, UTF-16 or GB18030 by the byte-order mark or the content of a file's first block; else UTF-8.
 
-    What cannot be told apart by looking (Latin-1, Shift-JIS, ...) is left to --encoding.
+    Encodings that cannot be told apart by content (Latin-1, Shift-JIS, ...) need --encoding.
     """
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if block.startswith(mark):
@@ -319,7 +316,7 @@ def _looks_chinese(text: str | None) -> bool:
 
 
 def _try_decode(block: bytes, encoding: str) -> str | None:
-    """The text of a block, whose last character may be cut, or None."""
+    """Decode a block whose last character may be cut; None if it is invalid."""
     try:
         return codecs.getincrementaldecoder(encoding)().decode(block)
     except UnicodeDecodeError:

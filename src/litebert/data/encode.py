@@ -1,4 +1,4 @@
-"""Documents to token ids and bits, by a recipe that can be sent to other processes and machines."""
+"""Encoding documents as token ids and boundary bits, configured by a picklable `EncodingConfig`."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ CHUNK_CHARACTERS = 1 << 17
 
 @dataclass(frozen=True)
 class EncodingConfig:
-    """All that turns text into ids and bits; small enough to be sent to every worker."""
+    """How text is encoded; sent to every worker."""
 
     tokenizer: dict[str, bytes]
-    """The files of the tokenizer's folder: a worker may stand on another machine."""
+    """The files of the tokenizer, as a worker may run on another machine."""
     sentences: SentenceSplitting = "split"
     language: str = "en"
     words: WordSegmenter = "pieces"
     dictionary: tuple[str, ...] = ()
-    """Words that jieba must know."""
+    """Additional words for jieba."""
     script: ChineseScript = "keep"
     scrub: bool = False
     excluded: ExcludedNgrams | None = None
@@ -50,14 +50,14 @@ class EncodingConfig:
 
 @dataclass(frozen=True)
 class EncodedDocuments:
-    """Documents laid end to end, as bytes that go to disk as they are."""
+    """Concatenated documents, as the bytes of a shard."""
 
     ids: bytes
     bits: bytes
     lengths: list[int]
-    """Tokens of each document; 0 when it holds nothing that the tokenizer keeps."""
+    """Tokens of each document; 0 if normalisation leaves nothing."""
     excluded: int = 0
-    """Lines that were left out."""
+    """Number of lines removed by decontamination."""
 
 
 def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
@@ -66,16 +66,16 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in Path(name).glob("*.json")}
 
 
-def check_extras(recipe: EncodingConfig) -> None:
-    """Complain here, where it can be read, and not in a worker."""
-    sentence_splitter(recipe.sentences, recipe.language)
-    script_converter(recipe.script)
-    if recipe.words == "jieba":
+def check_extras(config: EncodingConfig) -> None:
+    """Raise for a missing optional package here rather than in a worker."""
+    sentence_splitter(config.sentences, config.language)
+    script_converter(config.script)
+    if config.words == "jieba":
         require_extra("rjieba", "train")
 
 
 def is_chinese(texts: Sequence[str]) -> bool:
-    """Whether more than half of the letters are Chinese characters, and hardly any are Japanese."""
+    """Are more than half of the letters Chinese characters, and hardly any Japanese kana?"""
     text = "".join(texts)
     han = np.count_nonzero(_is_han(np.frombuffer(text.encode("utf-32-le"), np.uint32)))
     kana = len(re.findall("[\u3041-\u30ff]", text))
@@ -83,19 +83,19 @@ def is_chinese(texts: Sequence[str]) -> bool:
 
 
 class TextEncoder:
-    """Applies a recipe to batches of documents."""
+    """Encodes batches of documents."""
 
-    def __init__(self, recipe: EncodingConfig) -> None:
+    def __init__(self, config: EncodingConfig) -> None:
         with tempfile.TemporaryDirectory() as name:
-            for file, content in recipe.tokenizer.items():
+            for file, content in config.tokenizer.items():
                 (Path(name) / file).write_bytes(content)
             self.tokenizer = Tokenizer.load(name)
-        self.recipe = recipe
+        self.config = config
         self._dtype = id_dtype(self.tokenizer)
         self._word_bits = np.where(starts_word(self.tokenizer), WORD_START, 0).astype(np.uint8)
-        self._split = sentence_splitter(recipe.sentences, recipe.language)
-        self._convert = script_converter(recipe.script)
-        self._table = WordCache(self.tokenizer, recipe.tokenizer["tokenizer.json"])
+        self._split_sentences = sentence_splitter(config.sentences, config.language)
+        self._convert_script = script_converter(config.script)
+        self._cache = WordCache(self.tokenizer, config.tokenizer["tokenizer.json"])
 
     def __call__(self, documents: Sequence[str]) -> EncodedDocuments:
         if not documents:
@@ -103,19 +103,19 @@ class TextEncoder:
         counts, sentences = [], []
         excluded = 0
         for document in documents:
-            if self.recipe.excluded is not None:
-                document, lines = self.recipe.excluded.without(document)
+            if self.config.excluded is not None:
+                document, lines = self.config.excluded.remove_from(document)
                 excluded += lines
-            if self._convert is not None:
-                document = self._convert(document)
-            if self.recipe.scrub:
+            if self._convert_script is not None:
+                document = self._convert_script(document)
+            if self.config.scrub:
                 document = scrub_personal_data(document)
-            found = self._split(document)
-            counts.append(len(found))
-            sentences += found
-        encode = self._by_units
-        if self.recipe.words == "jieba" and not self._table.cutting.by_character:
-            encode = self._by_offsets
+            split = self._split_sentences(document)
+            counts.append(len(split))
+            sentences += split
+        encode = self._encode_by_cache
+        if self.config.words == "jieba" and not self._cache.rules.by_character:
+            encode = self._encode_by_offsets
         parts = [encode(chunk) for chunk in _sentence_chunks(sentences)]
         ids, bits, lengths = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         ends = np.cumsum(lengths)
@@ -125,33 +125,33 @@ class TextEncoder:
         bits[(document_ends - document_lengths)[document_lengths > 0]] |= DOCUMENT_START
         return EncodedDocuments(ids.tobytes(), bits.tobytes(), document_lengths.tolist(), excluded)
 
-    def _by_units(self, sentences: list[str]) -> Arrays:
+    def _encode_by_cache(self, sentences: list[str]) -> Arrays:
         """Ids, bits, and tokens per sentence."""
-        pieces = self._table.encode(sentences)
-        bits = self._word_bits[pieces.ids]
-        if self.recipe.words == "jieba":
-            points = np.frombuffer(pieces.text.encode("utf-32-le"), np.uint32)[pieces.unit_starts]
-            inside = self._continues(pieces.text)[pieces.unit_starts] & _is_han(points) & pieces.has_tokens
-            bits[pieces.first_tokens[inside]] &= ~np.uint8(WORD_START)
-        return pieces.ids, bits, pieces.lengths
+        encoding = self._cache.encode(sentences)
+        bits = self._word_bits[encoding.ids]
+        if self.config.words == "jieba":
+            points = np.frombuffer(encoding.text.encode("utf-32-le"), np.uint32)[encoding.unit_starts]
+            inside = self._inside_word(encoding.text)[encoding.unit_starts] & _is_han(points) & encoding.has_tokens
+            bits[encoding.first_tokens[inside]] &= ~np.uint8(WORD_START)
+        return encoding.ids, bits, encoding.lengths
 
-    def _continues(self, text: str) -> np.ndarray:
-        """For each character: does jieba let no word start there?"""
-        continues = np.ones(len(text) + 1, dtype=bool)
-        continues[np.cumsum([0, *map(len, self._jieba.cut(text))])] = False
-        return continues
+    def _inside_word(self, text: str) -> np.ndarray:
+        """For each character: is it inside a word of jieba's, not at its start?"""
+        inside = np.ones(len(text) + 1, dtype=bool)
+        inside[np.cumsum([0, *map(len, self._jieba.cut(text))])] = False
+        return inside
 
-    def _by_offsets(self, sentences: list[str]) -> Arrays:
-        """The same for vocabularies whose pieces hold several Chinese characters: slower, by exact offsets."""
+    def _encode_by_offsets(self, sentences: list[str]) -> Arrays:
+        """The same for vocabularies with tokens of several Chinese characters: slower, by exact offsets."""
         ids, bits = [], []
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the share of unknown tokens is told at the end
+            warnings.simplefilter("ignore")  # the fraction of unknown tokens is reported at the end
             encodings = self.tokenizer.encode(sentences)
         for sentence, encoding in zip(sentences, encodings, strict=True):
             numbers = np.array(encoding.ids[1:-1], self._dtype)  # without [CLS] and [SEP]
             starts = np.array([start for start, _ in encoding.offsets[1:-1]], dtype=np.int64)
             points = np.frombuffer((sentence + " ").encode("utf-32-le"), np.uint32)
-            inside = self._continues(sentence)[starts] & _is_han(points)[starts]
+            inside = self._inside_word(sentence)[starts] & _is_han(points)[starts]
             ids.append(numbers)
             bits.append(np.where(inside, 0, self._word_bits[numbers]).astype(np.uint8))
         return np.concatenate(ids), np.concatenate(bits), np.array(list(map(len, ids)))
@@ -159,13 +159,13 @@ class TextEncoder:
     @cached_property
     def _jieba(self) -> Any:
         jieba = require_extra("rjieba", "train").Jieba()
-        for word in self.recipe.dictionary:
+        for word in self.config.dictionary:
             jieba.add_word(word, None, None)
         return jieba
 
 
 def read_dictionary(paths: Sequence[Path]) -> tuple[str, ...]:
-    """The words of user dictionaries: one on each line; a frequency or tag after it, as jieba allows, is ignored."""
+    """The words of jieba dictionaries, one per line; a frequency or tag after the word is ignored."""
     words = []
     for path in paths:
         try:
@@ -179,7 +179,7 @@ def read_dictionary(paths: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _sentence_chunks(sentences: list[str]) -> Iterator[list[str]]:
-    """Stretches of sentences short enough for the cache."""
+    """Groups of sentences of about `CHUNK_CHARACTERS` each."""
     chunk: list[str] = []
     characters = 0
     for sentence in sentences:

@@ -1,7 +1,8 @@
-"""Where documents are encoded: in this process, in several, or on a Ray cluster."""
+"""Executors that encode documents: in this process, in a process pool, or on a Ray cluster."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -15,16 +16,16 @@ from litebert.data.encode import EncodedDocuments, EncodingConfig, TextEncoder
 from litebert.errors import LitebertError, require_extra
 
 PendingResult = Callable[[], EncodedDocuments]
-"""Waits for the result of some documents."""
+"""Waits for the result of submitted documents."""
 Submit = Callable[[list[str]], PendingResult]
 
-_worker_encoder: TextEncoder | None = None  # of a worker process
+_worker_encoder: TextEncoder | None = None  # set in each worker process
 
 
 @contextmanager
-def in_process(recipe: EncodingConfig) -> Iterator[tuple[Submit, int]]:
-    """Encode here, at once."""
-    encoder = TextEncoder(recipe)
+def in_process(config: EncodingConfig) -> Iterator[tuple[Submit, int]]:
+    """Encode in this process, synchronously."""
+    encoder = TextEncoder(config)
 
     def submit(documents: list[str]) -> PendingResult:
         encoded = encoder(documents)
@@ -34,10 +35,10 @@ def in_process(recipe: EncodingConfig) -> Iterator[tuple[Submit, int]]:
 
 
 @contextmanager
-def process_pool(recipe: EncodingConfig, workers: int) -> Iterator[tuple[Submit, int]]:
+def process_pool(config: EncodingConfig, workers: int) -> Iterator[tuple[Submit, int]]:
     """Encode in worker processes of this machine."""
-    # Fresh processes: forked ones would share the threads' locks of the libraries loaded here.
-    executor = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_start_worker, initargs=(recipe,))
+    # spawn, not fork: a forked process would inherit locks held by other threads
+    executor = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_start_worker, initargs=(config,))
 
     def submit(documents: list[str]) -> PendingResult:
         with _children_ignoring_interrupts():
@@ -56,7 +57,7 @@ def process_pool(recipe: EncodingConfig, workers: int) -> Iterator[tuple[Submit,
 
 @contextmanager
 def _children_ignoring_interrupts() -> Iterator[None]:
-    """Processes that start here never hear Ctrl-C, not even while they still import; what we missed comes after."""
+    """Processes started within ignore SIGINT from the beginning; this process handles a blocked SIGINT afterwards."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -67,16 +68,16 @@ def _children_ignoring_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
-def _start_worker(recipe: EncodingConfig) -> None:
+def _start_worker(config: EncodingConfig) -> None:
     global _worker_encoder
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the first one ends the others
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent stops the workers
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there are as many processes as cores
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _worker_encoder = TextEncoder(recipe)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    _worker_encoder = TextEncoder(config)
 
 
-def _end_with_parent() -> None:
-    """A parent that is killed cannot end its workers, which would wait for work for ever."""
+def _exit_with_parent() -> None:
+    """Exit when the parent was killed."""
     parent = parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
@@ -89,25 +90,25 @@ def _encode_in_worker(documents: list[str]) -> EncodedDocuments:
 
 
 @contextmanager
-def ray_cluster(recipe: EncodingConfig, workers: int | None) -> Iterator[tuple[Submit, int]]:
-    """Encode on the machines of a Ray cluster: the one that RAY_ADDRESS names, or else this machine."""
+def ray_cluster(config: EncodingConfig, workers: int | None) -> Iterator[tuple[Submit, int]]:
+    """Encode on the Ray cluster at RAY_ADDRESS, or else on this machine."""
     ray = require_extra("ray", "ray")
     ray.init(ignore_reinit_error=True, log_to_driver=False)
     count = workers or int(ray.cluster_resources().get("CPU", 1))
-    shared = ray.put(recipe)
+    shared = ray.put(config)
     actor = ray.remote(num_cpus=1)(TextEncoder)
     actors = [actor.remote(shared) for _ in range(count)]
-    turn = iter(range(1 << 62))
+    number = itertools.count()
 
     def submit(documents: list[str]) -> PendingResult:
-        reference = actors[next(turn) % count].__call__.remote(documents)
+        reference = actors[next(number) % count].__call__.remote(documents)
         return lambda: ray.get(reference)
 
     try:
         yield submit, 2 * count
     except ray.exceptions.RayError as error:
         raise LitebertError(
-            f"Ray gave up ({str(error).splitlines()[0]}); give the same command again to continue"
+            f"Ray failed ({str(error).splitlines()[0]}); give the same command again to continue"
         ) from error
     finally:
         ray.shutdown()

@@ -1,8 +1,8 @@
-"""FewRel's files: how two things in a sentence are related, as texts in which both are marked.
+"""FewRel's files: relations between two entities of a sentence, as texts with both entities marked.
 
 {"P177": [{"tokens": ["the", "bridge", …], "h": ["bridge", "Q1", [[1]]], "t": ["river", "Q2", [[6, 7]]]}, …], …}
 
-The file pid2name.json beside it says what relations are called: {"P177": ["crosses", …], …}
+A file pid2name.json beside it holds the names of relations: {"P177": ["crosses", …], …}
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from typing import Any
 from litebert.files import read_json
 
 ENTITY_MARKERS = {"h": "@", "t": "#"}
-"""Around the one and the other: plain signs, which a model has read before (https://arxiv.org/abs/2102.01373)."""
+"""Around the head and the tail entity: punctuation known from pre-training (https://arxiv.org/abs/2102.01373)."""
 
 
 def is_fewrel(value: Mapping[str, Any]) -> bool:
-    """Is it such a file, and not a row of a table?"""
-    firsts = [some[0] for some in value.values() if isinstance(some, list) and some]
-    return 0 < len(firsts) == len(value) and all(
-        isinstance(one, dict) and {"tokens", *ENTITY_MARKERS} <= set(one) for one in firsts
+    """Is it a FewRel file rather than a row of a table?"""
+    first_sentences = [sentences[0] for sentences in value.values() if isinstance(sentences, list) and sentences]
+    return 0 < len(first_sentences) == len(value) and all(
+        isinstance(sentence, dict) and {"tokens", *ENTITY_MARKERS} <= set(sentence) for sentence in first_sentences
     )
 
 
 def labelled_sentences(value: Mapping[str, Any], path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Every sentence, and what its relation is called."""
+    """Every sentence with the name of its relation."""
     names = relation_names(value, path.parent / "pid2name.json")
     for relation, sentences in value.items():
         for sentence in sentences:
             yield sentence, names[relation]
 
 
-def relation_names(relations: Iterable[str], beside: Path) -> dict[str, str]:
-    """What relations are called; where nothing is said, or two would be called the same, by their ids."""
-    said = read_json(beside) if beside.is_file() else {}
-    names = {one: said[one][0] if isinstance(said.get(one), list) and said[one] else one for one in relations}
-    often = Counter(map(str, names.values()))
-    return {one: name if isinstance(name, str) and often[name] == 1 else one for one, name in names.items()}
+def relation_names(relations: Iterable[str], names_file: Path) -> dict[str, str]:
+    """Names of relations by id; the id itself where there is no name or it is not unique."""
+    known = read_json(names_file) if names_file.is_file() else {}
+    names = {key: known[key][0] if isinstance(known.get(key), list) and known[key] else key for key in relations}
+    counts = Counter(map(str, names.values()))
+    return {key: name if isinstance(name, str) and counts[name] == 1 else key for key, name in names.items()}
 
 
 def mark_entities(sentence: Mapping[str, Any]) -> str:
-    """`@ the bridge @ over # the river #`, wherever they are mentioned."""
+    """`@ the bridge @ over # the river #`, for every mention."""
     words = list(sentence["tokens"])
     for role, mark in ENTITY_MARKERS.items():
-        for places in sentence[role][2]:
-            words[places[0]] = f"{mark} {words[places[0]]}"
-            words[places[-1]] += f" {mark}"
+        for span in sentence[role][2]:
+            words[span[0]] = f"{mark} {words[span[0]]}"
+            words[span[-1]] += f" {mark}"
     return " ".join(" ".join(words).split())

@@ -1,6 +1,6 @@
-"""Randomness that is looked up, not drawn: a hash of (seed, what for, which one), the same on every machine.
+"""Counter-based random numbers: a hash of (seed, purpose, index), the same on every machine.
 
-Any number can be had without the ones before it, so a batch depends on its step alone.
+Each number is computed without the ones before it, so a batch depends on its step alone.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _GOLDEN = U64(0x9E3779B97F4A7C15)
 
 
 def derive_key(seed: int, *purpose: object) -> np.uint64:
-    """One number for a use of randomness; any two uses get unrelated ones."""
+    """A key for one use of random numbers; keys of different uses are unrelated."""
     text = "/".join(map(str, (seed, *purpose)))
     return U64(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little"))
 
 
 def splitmix64(key: Any, index: np.ndarray) -> np.ndarray:
-    """64 random bits for each index (SplitMix64, whose finaliser passes the usual batteries of tests)."""
+    """64 random bits for each index (SplitMix64, which passes the usual statistical tests)."""
     with np.errstate(over="ignore"):  # the arithmetic is modulo 2^64 by design
         x = (index.astype(U64) + U64(1)) * _GOLDEN + key
         x = (x ^ (x >> U64(30))) * U64(0xBF58476D1CE4E5B9)
@@ -35,14 +35,14 @@ def uniform(key: Any, index: np.ndarray) -> np.ndarray:
 
 
 def random_below(key: Any, index: np.ndarray, limit: Any) -> np.ndarray:
-    """A whole number in [0, limit) for each index."""
+    """An integer in [0, limit) for each index."""
     return np.minimum((uniform(key, index) * limit).astype(np.int64), np.asarray(limit) - 1)
 
 
 def permute(index: np.ndarray, size: int, key: Any) -> np.ndarray:
-    """Where each index of [0, size) goes in the shuffle that its key names.
+    """The image of each index under the permutation of [0, size) that the key selects.
 
-    A Feistel network shuffles the next power of four; what falls outside is sent round again until it is inside.
+    A Feistel network permutes the next power of four; results outside [0, size) are permuted again (cycle walking).
     """
     half = U64(max(1, (int(size - 1).bit_length() + 1) // 2))
     mask = (U64(1) << half) - U64(1)
@@ -51,8 +51,8 @@ def permute(index: np.ndarray, size: int, key: Any) -> np.ndarray:
     todo = np.arange(len(out))
     while len(todo):
         left, right = out[todo] >> half, out[todo] & mask
-        for turn in range(4):
-            left, right = right, left ^ (splitmix64(key[todo] + U64(turn), right) & mask)
+        for round_ in range(4):
+            left, right = right, left ^ (splitmix64(key[todo] + U64(round_), right) & mask)
         out[todo] = (left << half) | right
         todo = todo[out[todo] >= size]
     return out.astype(np.int64)

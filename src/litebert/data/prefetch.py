@@ -1,4 +1,4 @@
-"""Batches made ahead of time by threads. What a step sees does not depend on how many there are."""
+"""Prefetching batches in threads. The batch of a step does not depend on the number of threads."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ BatchT = TypeVar("BatchT")
 
 
 class Prefetcher(Generic[BatchT]):
-    """Call it with a step; `begin` has the next few made meanwhile. numpy lets threads run beside each other."""
+    """Returns the batch of a step; `schedule` computes the next ones in threads, as numpy releases the GIL."""
 
     def __init__(self, make: Callable[[int], BatchT], workers: int, ahead: int = 4) -> None:
-        self._make, self._ahead = make, ahead
+        self._make_batch, self._ahead = make, ahead
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="batches") if workers else None
-        self._coming: dict[int, Future[BatchT]] = {}
+        self._futures: dict[int, Future[BatchT]] = {}
 
-    def begin(self, step: int) -> None:
-        """Have this one and those after it made."""
+    def schedule(self, step: int) -> None:
+        """Start computing the batch of this step and those after it."""
         if self._pool is None:
             return
-        for wanted in range(step, step + self._ahead):
-            if wanted not in self._coming:
-                self._coming[wanted] = self._pool.submit(self._make, wanted)
-        for passed in [other for other in self._coming if other < step]:
-            self._coming.pop(passed).cancel()
+        for upcoming in range(step, step + self._ahead):
+            if upcoming not in self._futures:
+                self._futures[upcoming] = self._pool.submit(self._make_batch, upcoming)
+        for past in [other for other in self._futures if other < step]:
+            self._futures.pop(past).cancel()
 
     def __call__(self, step: int) -> BatchT:
-        if step not in self._coming:  # the first, or one to which a run has gone back
-            self.begin(step)
-        return self._make(step) if self._pool is None else self._coming.pop(step).result()
+        if step not in self._futures:  # the first step, or an earlier one after a rollback
+            self.schedule(step)
+        return self._make_batch(step) if self._pool is None else self._futures.pop(step).result()
 
-    def forget(self) -> None:
-        """What was made ahead no longer fits: make it again."""
-        for future in self._coming.values():
+    def clear(self) -> None:
+        """Discard prefetched batches, which are outdated."""
+        for future in self._futures.values():
             future.cancel()
-        self._coming.clear()
+        self._futures.clear()
 
     def close(self) -> None:
-        self.forget()
+        self.clear()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)

@@ -1,6 +1,6 @@
-"""Corpus to shards: one process reads and writes, the others encode, and the bytes are the same for any number of them.
+"""Preparing a corpus as shards: one process reads and writes, workers encode; their number does not change the output.
 
-A journal is written after every shard, so that a run which was killed continues where the last shard ended.
+A journal is written after every shard, so that an interrupted run continues after the last one.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from litebert.files import read_json, write_json
 from litebert.tokenizer import Tokenizer
 
 BATCH_CHARACTERS = 1 << 20
-LANGUAGE_SAMPLE_DOCUMENTS = 100  # documents, to see whether a corpus is Chinese
+LANGUAGE_SAMPLE_DOCUMENTS = 100  # documents read to detect a Chinese corpus
 
 WordSegmenterChoice = Literal["auto", "pieces", "jieba"]
 
 
 @dataclass(frozen=True)
 class CorpusConfig:
-    """Which text is prepared, and how: all that decides the bytes of the shards."""
+    """The corpus and every setting that determines the bytes of the shards."""
 
     files: tuple[Path, ...]
     text_column: str = "text"
@@ -46,59 +46,59 @@ class CorpusConfig:
     language: str = "en"
     words: WordSegmenterChoice = "auto"
     dictionary: tuple[str, ...] = ()
-    """Words for jieba."""
+    """Additional words for jieba."""
     chinese_script: ChineseScript = "keep"
     scrub: bool = False
     excluded: ExcludedNgrams | None = None
-    """Lines that hold some of this are left out."""
+    """Lines that hold one of these n-grams are removed."""
     held_out: float = 0.01
-    """Share of the documents that is kept apart."""
+    """Fraction of the documents held out for validation."""
     part: tuple[int, int] = (1, 1)
-    """This one of so many parts."""
+    """Number of this part, and number of parts."""
     shard_tokens: int = SHARD_TOKENS
 
     def __post_init__(self) -> None:
         number, parts = self.part
         if not 1 <= number <= parts:
-            raise ConfigError(f"part {number}/{parts}: must lie between 1/{parts} and {parts}/{parts}")
+            raise ConfigError(f"part {number}/{parts}: the number must lie between 1 and {parts}")
         if not 0 <= self.held_out < 1:
-            raise ConfigError(f"held_out={self.held_out} must be 0 or a share below 1, such as 0.01")
+            raise ConfigError(f"held_out={self.held_out} must be at least 0 and below 1, such as 0.01")
         if self.shard_tokens < 1:
             raise ConfigError(f"shard_tokens={self.shard_tokens} must be at least 1")
         if self.dictionary and self.words == "pieces":
             raise ConfigError("--dictionary is for jieba; leave it out, or use --words jieba")
 
     @property
-    def own_files(self) -> tuple[Path, ...]:
-        """The files of this part; all of them when there are fewer than parts, which then share the documents."""
+    def part_files(self) -> tuple[Path, ...]:
+        """The files of this part; with fewer files than parts, all of them, as the parts then divide the documents."""
         number, parts = self.part
-        return self.files[number - 1 :: parts] if self.by_files else self.files
+        return self.files[number - 1 :: parts] if self.splits_by_file else self.files
 
     @property
-    def by_files(self) -> bool:
+    def splits_by_file(self) -> bool:
         return len(self.files) >= self.part[1]
 
     @cached_property
     def inputs(self) -> list[list[Any]]:
-        """Name, size and time of every file, by which a change is noticed."""
-        return [[str(path), *_file_state(path)] for path in self.own_files]
+        """Name, size and modification time of every file, to detect changes."""
+        return [[str(path), *_file_state(path)] for path in self.part_files]
 
     @cached_property
     def _digest(self) -> str:
-        """Of the names and sizes of all files; folders may differ from machine to machine."""
+        """Hash of the names and sizes of all files, without folders, which differ between machines."""
         names = "\n".join(f"{path.name} {path.stat().st_size}" for path in self.files)
         return hashlib.sha256(names.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the index keeps."""
+        """The settings stored in the index."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         words = "\n".join(values.pop("dictionary"))
         excluded = values.pop("excluded")
         del values["files"], values["shard_tokens"]
         return values | {
             "part": "{}/{}".format(*self.part),
-            "corpus": self._digest,  # of all files, so that parts of different corpora are not merged
+            "corpus": self._digest,  # prevents merging parts of different corpora
             "dictionary": hashlib.sha256(words.encode()).hexdigest() if words else None,
             "excluded": None if excluded is None else excluded.digest,
         }
@@ -108,13 +108,13 @@ def prepare(
     corpus: CorpusConfig,
     tokenizer: Tokenizer,
     out: Path,
-    engine: Callable[[EncodingConfig], Any],
-    reading: ReadOptions,
+    executor: Callable[[EncodingConfig], Any],
+    options: ReadOptions,
 ) -> ShardIndex:
-    """Write the shards of a corpus to a folder, or what is missing of them."""
-    reading = dataclasses.replace(reading, text_column=corpus.text_column, encoding=corpus.encoding)
-    corpus = dataclasses.replace(corpus, words=_choose_word_segmenter(corpus, reading))
-    recipe = EncodingConfig(
+    """Write the shards of a corpus to a folder, continuing an interrupted run."""
+    options = dataclasses.replace(options, text_column=corpus.text_column, encoding=corpus.encoding)
+    corpus = dataclasses.replace(corpus, words=_choose_word_segmenter(corpus, options))
+    config = EncodingConfig(
         tokenizer=tokenizer_files(tokenizer),
         sentences=corpus.sentences,
         language=corpus.language,
@@ -124,39 +124,39 @@ def prepare(
         scrub=corpus.scrub,
         excluded=corpus.excluded,
     )
-    check_extras(recipe)
+    check_extras(config)
     with ShardWriter(out, tokenizer, corpus.shard_tokens, corpus.settings) as writer:
         journal = Journal(corpus, writer)
         seen = journal.resume()
-        batches = _document_batches(corpus, reading, journal, seen)
-        with engine(recipe) as (submit, ahead):
-            for batch, encoded in _encode_in_order(batches, submit, ahead):
+        batches = _document_batches(corpus, options, journal, seen)
+        with executor(config) as (submit, max_pending):
+            for batch, encoded in _encode_in_order(batches, submit, max_pending):
                 journal.write(batch, encoded)
         if writer.counts.tokens == 0:
-            raise no_text_error(corpus.own_files)
+            raise no_text_error(corpus.part_files)
         journal.save_hashes()
         index = writer.finish()
     (out / JOURNAL).unlink(missing_ok=True)
     return index
 
 
-def _choose_word_segmenter(corpus: CorpusConfig, reading: ReadOptions) -> WordSegmenterChoice:
-    """Look at the first documents, unless the rule is given."""
-    rule = corpus.words
-    if rule == "auto":
-        documents = read_documents(corpus.own_files, dataclasses.replace(reading, advance=None, notice=None))
+def _choose_word_segmenter(corpus: CorpusConfig, options: ReadOptions) -> WordSegmenterChoice:
+    """Resolve `auto` by the first documents."""
+    words = corpus.words
+    if words == "auto":
+        documents = read_documents(corpus.part_files, dataclasses.replace(options, advance=None, notify=None))
         first = [document[:1000] for document, _ in zip(documents, range(LANGUAGE_SAMPLE_DOCUMENTS), strict=False)]
-        rule = "jieba" if is_chinese(first) else "pieces"
-        if rule == "jieba" and find_spec("rjieba") is None:
-            rule = "pieces"
-            if reading.notice is not None:
-                reading.notice("the text is Chinese; pip install 'litebert[train]' brings rjieba, to know its words")
-    return rule
+        words = "jieba" if is_chinese(first) else "pieces"
+        if words == "jieba" and find_spec("rjieba") is None:
+            words = "pieces"
+            if options.notify is not None:
+                options.notify("the text is Chinese; for whole words, install rjieba: pip install 'litebert[train]'")
+    return words
 
 
 @dataclass(frozen=True)
 class DocumentBatch:
-    """Some documents that had not come before, and what is known of them without encoding them."""
+    """Documents without duplicates, and what is known of them before encoding."""
 
     documents: list[str]
     held_out: np.ndarray
@@ -164,17 +164,17 @@ class DocumentBatch:
     duplicates: int
     text_bytes: int
     position: tuple[int, int]
-    """File and document in it up to which the corpus is read after this batch."""
+    """File and document number up to which the corpus has been read."""
 
 
 def _document_batches(
-    corpus: CorpusConfig, reading: ReadOptions, journal: Journal, seen: SeenDocuments
+    corpus: CorpusConfig, options: ReadOptions, journal: Journal, seen: SeenDocuments
 ) -> Iterator[DocumentBatch]:
-    """The corpus from where the journal stands, in batches that depend on the text alone."""
+    """The corpus from the journal's position on, in batches that depend on the text alone."""
     documents: list[str] = []
     characters = 0
     position = journal.position
-    for position, document in _documents_with_positions(corpus, reading, journal.position):
+    for position, document in _documents_with_positions(corpus, options, journal.position):
         if document is not None:
             documents.append(document)
             characters += len(document)
@@ -186,22 +186,22 @@ def _document_batches(
 
 
 def _documents_with_positions(
-    corpus: CorpusConfig, reading: ReadOptions, position: tuple[int, int]
+    corpus: CorpusConfig, options: ReadOptions, position: tuple[int, int]
 ) -> Iterator[tuple[tuple[int, int], str | None]]:
-    """Documents after a position, each with its own; None for those that belong to other parts."""
+    """Documents after a position, each with its position; None instead of documents of other parts."""
     first_file, documents_read = position
-    number, parts = (1, 1) if corpus.by_files else corpus.part
-    for file, (path, (_, *state)) in enumerate(zip(corpus.own_files, corpus.inputs, strict=True)):
+    number, parts = (1, 1) if corpus.splits_by_file else corpus.part
+    for file, (path, (_, *state)) in enumerate(zip(corpus.part_files, corpus.inputs, strict=True)):
         if file < first_file:
-            if reading.advance is not None:
-                reading.advance(state[0])
+            if options.advance is not None:
+                options.advance(state[0])
             continue
         at = 0
-        for at, document in enumerate(read_file(path, reading), start=1):
+        for at, document in enumerate(read_file(path, options), start=1):
             if file > first_file or at > documents_read:
                 yield (file, at), document if (at + file) % parts == number % parts else None
         if _file_state(path) != state:
-            raise DataError(f"{path}: changed while it was read; leave it alone and start again")
+            raise DataError(f"{path}: changed while it was read; start again")
 
 
 def _deduplicated_batch(
@@ -209,13 +209,15 @@ def _deduplicated_batch(
 ) -> DocumentBatch:
     contents = [document.encode("utf-8") for document in documents]
     digests = b"".join(hashlib.blake2b(content, digest_size=16).digest() for content in contents)
-    names, lots = np.frombuffer(digests, "<u8").reshape(-1, 2).T  # one half names a document, the other is its lot
-    new = seen.add(names)
+    hashes, lots = (
+        np.frombuffer(digests, "<u8").reshape(-1, 2).T
+    )  # one half identifies a document, the other decides whether it is held out
+    new = seen.add(hashes)
     kept = np.flatnonzero(new).tolist()
     return DocumentBatch(
         documents=[documents[at] for at in kept],
         held_out=lots[new] < np.uint64(held_out * 2.0**64),
-        hashes=names[new],
+        hashes=hashes[new],
         duplicates=len(documents) - len(kept),
         text_bytes=sum(len(contents[at]) for at in kept),
         position=position,
@@ -223,90 +225,88 @@ def _deduplicated_batch(
 
 
 def _encode_in_order(
-    batches: Iterator[DocumentBatch], submit: Submit, ahead: int
+    batches: Iterator[DocumentBatch], submit: Submit, max_pending: int
 ) -> Iterator[tuple[DocumentBatch, Any]]:
-    """Batches with their results, in order; at most `ahead` of them are under way, so that memory has a limit."""
-    waiting: deque[tuple[DocumentBatch, PendingResult]] = deque()
+    """Batches with their results, in order; at most `max_pending` are in flight, to bound memory."""
+    pending: deque[tuple[DocumentBatch, PendingResult]] = deque()
     for batch in batches:
-        waiting.append((batch, submit(batch.documents)))
-        if len(waiting) > ahead:
-            first, result = waiting.popleft()
+        pending.append((batch, submit(batch.documents)))
+        if len(pending) > max_pending:
+            first, result = pending.popleft()
             yield first, result()
-    for first, result in waiting:
+    for first, result in pending:
         yield first, result()
 
 
 class SeenDocuments:
-    """The documents so far, by hash: 8 bytes for each, and as much again while runs are merged.
+    """A set of 64-bit document hashes: 8 bytes each, and as much again while runs are merged.
 
-    Sorted runs, each at least twice as long as the next, so that looking up and adding both stay cheap. Two documents
-    out of a thousand million share a hash with a probability of one in forty; the second would be lost.
+    A log-structured merge of sorted runs, each at least twice as long as the next. Among a billion documents the
+    probability that any two share a hash is 1 in 40; the second would be dropped.
     """
 
     def __init__(self, hashes: np.ndarray | None = None) -> None:
-        self._runs: list[np.ndarray] = [] if hashes is None or not len(hashes) else [np.sort(hashes)]
+        self._sorted_runs: list[np.ndarray] = [] if hashes is None or not len(hashes) else [np.sort(hashes)]
 
     def add(self, hashes: np.ndarray) -> np.ndarray:
-        """Which of these are new, the first of equal ones; from now on all of them are known."""
+        """Add hashes; returns which were new, counting the first of equal ones."""
         new = np.zeros(len(hashes), dtype=bool)
         new[np.unique(hashes, return_index=True)[1]] = True
-        for run in self._runs:
+        for run in self._sorted_runs:
             new &= run[np.minimum(np.searchsorted(run, hashes), len(run) - 1)] != hashes
         if new.any():
-            self._runs.append(np.sort(hashes[new]))
-        while len(self._runs) > 1 and len(self._runs[-2]) < 2 * len(self._runs[-1]):
-            self._runs[-2:] = [np.sort(np.concatenate(self._runs[-2:]), kind="stable")]
+            self._sorted_runs.append(np.sort(hashes[new]))
+        while len(self._sorted_runs) > 1 and len(self._sorted_runs[-2]) < 2 * len(self._sorted_runs[-1]):
+            self._sorted_runs[-2:] = [np.sort(np.concatenate(self._sorted_runs[-2:]), kind="stable")]
         return new
 
 
 class Journal:
-    """Writes batches to shards, and remembers after every shard how far the corpus is done."""
+    """Writes batches to shards and records the position in the corpus after every shard."""
 
     def __init__(self, corpus: CorpusConfig, writer: ShardWriter) -> None:
         self.corpus, self.writer = corpus, writer
         self.path = writer.folder / JOURNAL
         self.position = (0, 0)
         self._new_hashes: list[np.ndarray] = []
-        self._decisive = corpus.settings | {
+        self._decisive_settings = corpus.settings | {
             "shard_tokens": corpus.shard_tokens,
             "inputs": corpus.inputs,
             "tokenizer": writer.tokenizer.fingerprint,
         }
 
     def resume(self) -> SeenDocuments:
-        """Take over what an earlier run finished, if there was one; its documents count as seen."""
+        """Restore the state of an interrupted run, if there was one; returns its document hashes."""
         hashes = self.writer.folder / DOCUMENT_HASHES
         if not self.path.is_file():
             hashes.unlink(missing_ok=True)
             return SeenDocuments()
         state = read_json(self.path)
-        self._refuse_other(state["settings"])
+        self._check_settings(state["settings"])
         self.position = (state["file"], state["document"])
         self.writer.counts = ShardCounts(**state["counts"])
         self.writer.sha256 = state["sha256"]
         self.writer.finished_shards = state["shards"]
         missing = [name for name in self.writer.sha256 if not (self.writer.folder / name).is_file()]
         if missing:
-            raise ConfigError(f"{self.path.parent}: {missing[0]} is gone; delete the folder and start again")
+            raise ConfigError(f"{self.path.parent}: {missing[0]} is missing; delete the folder and start again")
         size = 8 * state["hashes"]
         if not hashes.is_file() or hashes.stat().st_size < size:
-            raise ConfigError(f"{hashes}: shorter than the journal says; delete the folder and start again")
+            raise ConfigError(f"{hashes}: shorter than the journal records; delete the folder and start again")
         os.truncate(hashes, size)
         return SeenDocuments(np.fromfile(hashes, "<u8"))
 
-    def _refuse_other(self, settings: dict[str, Any]) -> None:
-        for name, value in self._decisive.items():
+    def _check_settings(self, settings: dict[str, Any]) -> None:
+        for name, value in self._decisive_settings.items():
             if settings.get(name) != value:
-                was, now = settings.get(name), value
-                files = name in ("inputs", "corpus")
-                change = "inputs" if files else f"{name} (was {was}, now {now})"
+                change = "inputs" if name in ("inputs", "corpus") else f"{name} (was {settings.get(name)}, now {value})"
                 raise ConfigError(
                     f"{self.path.parent} holds an unfinished run with other {change}; "
                     "repeat the earlier command to continue it, choose another --out, or delete the folder"
                 )
 
     def write(self, batch: DocumentBatch, encoded: Any) -> None:
-        """Documents to their files; runs of neighbours that go to the same one are written at once."""
+        """Write documents to the training or held-out file; neighbours for the same file in one call."""
         counts, writer = self.writer.counts, self.writer
         counts.duplicates += batch.duplicates
         counts.text_bytes += batch.text_bytes
@@ -338,7 +338,7 @@ class Journal:
         write_json(
             self.path,
             {
-                "settings": self._decisive,
+                "settings": self._decisive_settings,
                 "file": self.position[0],
                 "document": self.position[1],
                 "counts": asdict(self.writer.counts),

@@ -1,4 +1,4 @@
-"""Text as pre-training wants it: one Chinese script, no personal numbers, cut into sentences."""
+"""Text cleaning for pre-training: Chinese script conversion, removal of personal data, sentence splitting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ChineseScript = Literal["keep", "simplified", "traditional"]
 
 _OPENCC = {"simplified": "t2s", "traditional": "s2t"}
 
-_EDGE, _END = r"(?<![\w.+-])", r"(?![\w-])"  # ASCII: Chinese text runs on without a space
+_EDGE, _END = r"(?<![\w.+-])", r"(?![\w-])"  # ASCII only: Chinese characters may follow without a space
 _EMAIL = re.compile(_EDGE + r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}", re.ASCII)
 _CARD = re.compile(_EDGE + r"\d(?:[ -]?\d){12,18}" + _END, re.ASCII)
 _IDENTITY = re.compile(
@@ -36,24 +36,24 @@ _MAYBE_PERSONAL = re.compile(r"\d[\d ().-]{5,}\d|@|[A-Z]{2}\d{2}", re.ASCII)
 
 
 def scrub_personal_data(text: str) -> str:
-    """E-mail addresses, telephone, card and identity numbers replaced by [email], [phone] and [number]."""
-    if not _MAYBE_PERSONAL.search(text):  # most text is not, and one search is cheaper than four
+    """Replace e-mail addresses, telephone, card and identity numbers by [email], [phone] and [number]."""
+    if not _MAYBE_PERSONAL.search(text):  # one search is cheaper than four
         return text
     text = _EMAIL.sub("[email]", text)
     text = _IDENTITY.sub("[number]", text)
-    text = _CARD.sub(lambda found: "[number]" if _is_card_number(found[0]) else found[0], text)
+    text = _CARD.sub(lambda match: "[number]" if _is_card_number(match[0]) else match[0], text)
     return _PHONE.sub("[phone]", text)
 
 
 def _is_card_number(number: str) -> bool:
-    """Luhn's sum, which every card number satisfies and one in ten other numbers."""
+    """Luhn checksum: valid for every card number and for one in ten other numbers."""
     digits = [int(digit) for digit in number if digit.isdigit()]
     doubled = [sum(divmod(2 * digit, 10)) for digit in digits[-2::-2]]
     return (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0
 
 
 def script_converter(script: ChineseScript) -> Callable[[str], str] | None:
-    """A function to simplified or traditional characters, by OpenCC's tables of words."""
+    """A function that converts to simplified or traditional characters with OpenCC."""
     if script == "keep":
         return None
     converter = require_extra("opencc", "chinese").OpenCC(_OPENCC[script])
@@ -61,9 +61,9 @@ def script_converter(script: ChineseScript) -> Callable[[str], str] | None:
 
 
 def sentence_splitter(how: SentenceSplitting, language: str) -> Callable[[str], list[str]]:
-    """A function from a document to its sentences. A line end always ends a sentence; no character is lost.
+    """A function that splits a document into sentences. A line break always ends one; no character is lost.
 
-    `language` says whose abbreviations do not end a sentence (`Dr.`, `z.B.`); stops of all scripts are known anyway.
+    `language` selects the abbreviations that end no sentence (`Dr.`, `z.B.`); full stops of all scripts are known.
     """
     if how == "lines":
         return lambda document: document.split("\n")

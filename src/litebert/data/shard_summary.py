@@ -1,4 +1,4 @@
-"""What a folder of shards holds, in figures and examples."""
+"""Summary of a folder of shards: counts, length quantiles and examples."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import numpy as np
 
 from litebert.data.shards import DOCUMENT_START, SENTENCE_START, WORD_START, Shards, TokenStream
 
-MAX_COUNTED_LENGTH = 1 << 16  # tokens: longer documents count as this long in the quantiles, so that memory has a limit
+MAX_COUNTED_LENGTH = 1 << 16  # tokens; bounds the memory of the quantiles
 EXAMPLES, EXAMPLE_TOKENS = 3, 60
 SENTENCE_MARK, WORD_MARK = "‖", "|"
 
 
 def describe_shards(shards: Shards) -> Iterator[str]:
-    """Lines to print."""
+    """The lines of the summary."""
     index = shards.index
     streams = (shards.training, shards.held_out)
     size = sum((shards.folder / name).stat().st_size for name in index.sha256)
     yield f"{shards.folder}: {len(shards.training.ids)} shards, {size / 1e6:,.1f} MB, {index.dtype} ids"
-    kept = f"{index.held_out_documents:,} held out, {index.duplicates:,} duplicates dropped"
-    yield f"documents   {index.documents:,} ({kept})"
+    dropped = f"{index.held_out_documents:,} held out, {index.duplicates:,} duplicates dropped"
+    yield f"documents   {index.documents:,} ({dropped})"
     if index.settings.get("excluded"):
         yield f"excluded    {index.excluded:,} lines"
     yield f"sentences   {index.sentences:,}"
@@ -43,7 +43,7 @@ def describe_shards(shards: Shards) -> Iterator[str]:
 
 
 def _length_quantiles(streams: tuple[TokenStream, ...], bit: int) -> dict[float, int]:
-    """Lengths of what starts at a bit, by share."""
+    """Quantiles of the lengths between starts marked by a bit."""
     counts = np.zeros(MAX_COUNTED_LENGTH + 1, dtype=np.int64)
     for stream in streams:
         for bits in stream.bits:
@@ -54,7 +54,7 @@ def _length_quantiles(streams: tuple[TokenStream, ...], bit: int) -> dict[float,
 
 
 def _example_documents(shards: Shards) -> Iterator[str]:
-    """The beginnings of documents from different places."""
+    """Beginnings of evenly spaced documents."""
     ids, bits = shards.training.ids[0], shards.training.bits[0]
     documents = np.flatnonzero(bits & DOCUMENT_START)
     ends = np.append(documents[1:], len(bits))

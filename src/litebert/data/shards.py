@@ -1,10 +1,10 @@
-"""A tokenized corpus on disk: flat arrays of ids, memory-mapped, with one byte of bits per token.
+"""A tokenized corpus on disk: memory-mapped flat arrays of ids, and one byte of boundary bits per token.
 
-    index.json          counts, settings, dtype, the tokenizer's fingerprint, a SHA-256 per file
+    index.json          counts, settings, dtype, tokenizer fingerprint, SHA-256 of each file
     shard-00000.ids     uint16 or uint32, one per token
-    shard-00000.bits    uint8, one per token: what starts at it
-    held-out-00000.*    the same for the documents kept apart for validation
-    documents.hashes    eight bytes per document, by which duplicates are found
+    shard-00000.bits    uint8, one per token: whether a document, sentence or word starts at it
+    held-out-00000.*    the same for the documents held out for validation
+    documents.hashes    8 bytes per document, to find duplicates
 
 The index is written last: a folder without it is unfinished.
 """
@@ -30,34 +30,34 @@ from litebert.tokenizer.scripts import UNSPACED_CHARACTER
 
 DOCUMENT_START, SENTENCE_START, WORD_START = 1, 2, 4
 FORMAT = 2
-SHARD_TOKENS = 1 << 24  # 32 MB of ids and 16 of bits: large enough to read fast, small enough to lose little
+SHARD_TOKENS = 1 << 24  # 32 MB of ids and 16 MB of bits; an interrupted run loses at most one shard
 DOCUMENT_HASHES = "documents.hashes"
 JOURNAL = "journal.json"
 
 
 @dataclass
 class ShardCounts:
-    """What shards hold, training and held-out documents together."""
+    """Counts over training and held-out documents."""
 
     tokens: int = 0
     documents: int = 0
     sentences: int = 0
     words: int = 0
     unknown: int = 0
-    """Tokens that the vocabulary lacks."""
+    """Number of unknown tokens."""
     held_out_documents: int = 0
     held_out_tokens: int = 0
     duplicates: int = 0
-    """Documents that were left out because they had come before."""
+    """Duplicate documents, which were dropped."""
     text_bytes: int = 0
-    """Of the documents kept, in UTF-8."""
+    """UTF-8 size of the documents kept."""
     excluded: int = 0
-    """Lines that were left out because they hold text that was to be excluded."""
+    """Lines removed by decontamination."""
 
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """What a folder of shards holds."""
+    """Content of `index.json`."""
 
     format: int
     dtype: str
@@ -73,13 +73,13 @@ class ShardIndex:
     duplicates: int
     text_bytes: int
     settings: dict[str, Any]
-    """How the text was read and cut."""
+    """How the text was read and encoded."""
     sha256: dict[str, str]
     excluded: int = 0
 
     @property
     def digest(self) -> str:
-        """One hash that names the content of all shards."""
+        """One hash over the content of all shards."""
         return hashlib.sha256(
             "".join(f"{name}{self.sha256[name]}" for name in sorted(self.sha256)).encode()
         ).hexdigest()
@@ -87,7 +87,7 @@ class ShardIndex:
 
 @dataclass(frozen=True)
 class TokenStream:
-    """Documents laid end to end; none crosses from one array into the next."""
+    """Concatenated documents; none continues in the next array."""
 
     ids: list[np.ndarray]
     bits: list[np.ndarray]
@@ -98,12 +98,12 @@ class TokenStream:
 
 
 def id_dtype(tokenizer: Tokenizer) -> np.dtype:
-    """The narrowest integers that hold every id, little-endian on every machine."""
+    """The smallest integer type that holds every id, little-endian on every machine."""
     return np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
 
 
 class PartialFile:
-    """A file that is written bit by bit under another name, and takes its own when it is whole."""
+    """A file written in several steps under a temporary name, and renamed when it is complete."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -117,11 +117,11 @@ class PartialFile:
                 self._file = self._temporary.open("wb")
             self._file.write(content)
         except OSError as error:
-            raise self._full(error) from error
+            raise self._write_error(error) from error
         self._digest.update(content)
 
     def finish(self) -> str:
-        """The SHA-256 of what was written."""
+        """Rename the file; returns its SHA-256."""
         assert self._file is not None
         try:
             self._file.flush()
@@ -129,16 +129,16 @@ class PartialFile:
             self._file.close()
             self._temporary.replace(self.path)
         except OSError as error:
-            raise self._full(error) from error
+            raise self._write_error(error) from error
         return self._digest.hexdigest()
 
     def discard(self) -> None:
         if self._file is not None:
-            with suppress(OSError):  # what could not be written when it was full is not wanted now
+            with suppress(OSError):  # a full disk: the buffered rest is not needed
                 self._file.close()
             self._temporary.unlink(missing_ok=True)
 
-    def _full(self, error: OSError) -> LitebertError:
+    def _write_error(self, error: OSError) -> LitebertError:
         return LitebertError(
             f"{self.path}: cannot be written ({error.strerror}); check free space and permissions, "
             "then give the same command again"
@@ -146,7 +146,7 @@ class PartialFile:
 
 
 class ShardWriter:
-    """Writes shards as tokens come; `finish` makes the folder valid, a data error in its block empties it."""
+    """Writes shards incrementally. `finish` writes the index; a `DataError` within the context deletes the files."""
 
     def __init__(
         self,
@@ -173,14 +173,14 @@ class ShardWriter:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for file in self._open.values():
             file.discard()
-        if isinstance(error, DataError):  # the input is at fault, so what was made of it is worth nothing
+        if isinstance(error, DataError):  # invalid input: the shards are useless
             self.remove()
 
     def remove(self) -> None:
-        """Delete what this writer wrote."""
+        """Delete the files that this writer wrote."""
         for name in (*self.sha256, DOCUMENT_HASHES, JOURNAL):
             (self.folder / name).unlink(missing_ok=True)
-        with suppress(OSError):  # somebody else's files are there, or nothing is
+        with suppress(OSError):  # other files are there, or the folder is gone
             self.folder.rmdir()
 
     @property
@@ -188,7 +188,7 @@ class ShardWriter:
         return self._pending >= self.shard_tokens
 
     def add(self, documents: Iterable[list[list[int]]]) -> None:
-        """Add documents for training, each a list of sentences, each a list of ids."""
+        """Add training documents, each a list of sentences, each a list of ids."""
         for sentences in documents:
             sentences = [sentence for sentence in sentences if sentence]
             if not sentences:
@@ -202,7 +202,7 @@ class ShardWriter:
                 self.flush()
 
     def append(self, ids: bytes, bits: np.ndarray, *, held_out: bool = False) -> None:
-        """Add whole documents, laid end to end."""
+        """Append concatenated whole documents."""
         name = "held-out" if held_out else "shard"
         for suffix, content in (("ids", ids), ("bits", bits.tobytes())):
             path = self.folder / f"{name}-{self.finished_shards:05d}.{suffix}"
@@ -219,7 +219,7 @@ class ShardWriter:
         self._pending += len(bits)
 
     def flush(self) -> None:
-        """Close the shard and its held-out documents; the next documents start another."""
+        """Finish the current shard; the next documents start another."""
         for name, file in self._open.items():
             self.sha256[name] = file.finish()
         self.finished_shards += bool(self._open)
@@ -247,22 +247,22 @@ class ShardWriter:
         return index
 
     def _train_on_held_out(self) -> None:
-        """A corpus so small that chance held out all of it is for training."""
+        """Use a corpus for training if it is so small that all of it was held out."""
         for name in list(self.sha256):
-            new = name.replace("held-out-", "shard-")
-            (self.folder / name).replace(self.folder / new)
-            self.sha256[new] = self.sha256.pop(name)
+            training_name = name.replace("held-out-", "shard-")
+            (self.folder / name).replace(self.folder / training_name)
+            self.sha256[training_name] = self.sha256.pop(name)
         self.counts.held_out_documents = self.counts.held_out_tokens = 0
 
 
 class Shards:
-    """A prepared corpus, read without loading it."""
+    """A prepared corpus, memory-mapped."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         if not (folder / "index.json").is_file():
             raise DataError(
-                f"{folder}: has no index.json, so it is not a finished folder of shards; "
+                f"{folder}: has no index.json, so it is not a complete folder of shards; "
                 "make one with: litebert prepare --input FILES --tokenizer tok --out shards"
             )
         try:
@@ -297,7 +297,7 @@ class Shards:
         return tokenizer
 
     def verify(self) -> None:
-        """Compare every file with its SHA-256: a flipped bit would train on garbage in silence."""
+        """Compare every file with its SHA-256; a flipped bit would go unnoticed in training."""
         for name, expected in self.index.sha256.items():
             if file_sha256(self.folder / name) != expected:
                 raise DataError(f"{self.folder / name}: damaged (its SHA-256 differs); run litebert prepare again")
@@ -322,9 +322,10 @@ class Shards:
 
 
 def starts_word(tokenizer: Tokenizer) -> np.ndarray:
-    """For each id: does a new word begin with it? `▁` opens a word; `##`, or letters without `▁`, continue one.
+    """For each id: does a word start with it? `▁` starts a word; `##`, or letters without `▁`, continue one.
 
-    Words that were added to a vocabulary are whole."""
+    Words added to the vocabulary always start one.
+    """
     tokens = tokenizer.vocabulary()
     marks_starts = any(token.startswith("▁") for token in tokens)
     added = tokenizer.added
@@ -340,5 +341,5 @@ def starts_word(tokenizer: Tokenizer) -> np.ndarray:
 
 
 def _has_letters(token: str) -> bool:
-    """Letters, digits, or the marks that stand on letters: in many scripts a vowel is one."""
+    """Does it hold letters, digits or combining marks, which in many scripts are vowels?"""
     return any(unicodedata.category(character)[0] in "LNM" for character in token)

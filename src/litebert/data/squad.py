@@ -1,4 +1,4 @@
-"""Questions about texts, with the answers that stand in them: SQuAD's files, CMRC 2018's, and tables."""
+"""Extractive question answering data: files in the format of SQuAD and CMRC 2018, and tables."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from litebert.data.tables import TableOptions, format_suffix, json_rows, read_rows
+from litebert.data.tables import TableOptions, json_rows, read_rows
 from litebert.errors import DataError
+from litebert.files import format_suffix
 
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
-"""What `is_impossible` may say, in any case of letters."""
+"""Values of `is_impossible`, in any letter case."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoldAnswer:
-    """A right answer."""
+    """A reference answer."""
 
     text: str
     start: int | None
-    """The character of the context at which it stands; None where the context does not have it."""
+    """Its character offset in the context; None if the context does not contain it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerInput:
-    """A question, the text that may answer it, and the right answers where they are known."""
+    """A question, its context, and the reference answers if known."""
 
     question: str
     context: str
     answers: tuple[GoldAnswer, ...] | None = None
-    """None where they are not known; empty where the context has none."""
+    """None: not known; empty: the context has no answer."""
     id: str = ""
     where: str = field(default="", compare=False, repr=False)
-    """The file and line it came from, for errors."""
+    """Its file and line, for error messages."""
 
     @property
     def impossible(self) -> bool:
-        """Whether the context is known to have no answer."""
+        """Is it known that the context has no answer?"""
         return self.answers == ()
 
     @property
@@ -45,10 +46,10 @@ class AnswerInput:
         return self.where or repr(self.question[:40])
 
 
-def read_questions(path: Path, source: TableOptions | None = None) -> list[AnswerInput]:
-    """The questions of a SQuAD file or of a table with the columns `question`, `context` and `answer`."""
-    source, records = source or TableOptions(), []
-    for values, where in _items(path, source):
+def read_questions(path: Path, options: TableOptions | None = None) -> list[AnswerInput]:
+    """The questions of a SQuAD file, or of a table with the columns `question`, `context` and `answer`."""
+    options, records = options or TableOptions(), []
+    for values, where in _items(path, options):
         try:
             record = parse_question(values, where)
             if record.answers is None:
@@ -58,22 +59,22 @@ def read_questions(path: Path, source: TableOptions | None = None) -> list[Answe
                 )
             records.append(record)
         except DataError as error:
-            source.refuse(error)
+            options.skip_or_raise(error)
     if not records:
         raise DataError(f"{path}: holds no questions; it needs at least one with its answers")
     return records
 
 
-def question_items(path: Path, source: TableOptions) -> Iterator[tuple[str, Any]]:
-    """Where it stands and what it is, for every question of such a file, with its answers or without."""
-    return ((where, values) for values, where in _items(path, source))
+def question_items(path: Path, options: TableOptions) -> Iterator[tuple[str, Any]]:
+    """File position and content of every question of such a file, with or without answers."""
+    return ((where, values) for values, where in _items(path, options))
 
 
 def parse_question(item: Any, where: str) -> AnswerInput:
     """`(question, context)`, or a mapping with `question` and `context`, and perhaps the answers and `id`.
 
-    The answers are `answer`, a text, with its `answer_start`, or `answers`, as SQuAD or the datasets library writes
-    them. One that stands elsewhere than it says is found at the nearest place; an empty one is none.
+    Answers are given as `answer`, a text, with `answer_start`, or as `answers` in the format of SQuAD or the datasets
+    library. A wrong `answer_start` is corrected to the nearest occurrence; an empty answer means none.
     """
     if isinstance(item, (tuple, list)) and len(item) == 2 and all(isinstance(part, str) for part in item):
         return AnswerInput(item[0], item[1], where=where)
@@ -94,38 +95,40 @@ def parse_question(item: Any, where: str) -> AnswerInput:
 
 
 def _parse_answers(item: Mapping[str, Any], where: str) -> tuple[GoldAnswer, ...] | None:
-    given, starts = item.get("answers"), None
-    if given is None:
-        given, starts = item.get("answer"), item.get("answer_start")
+    value, starts = item.get("answers"), None
+    if value is None:
+        value, starts = item.get("answer"), item.get("answer_start")
     flag = item.get("is_impossible")
     impossible = BOOLEANS.get(str(flag).lower())
     if impossible is None and flag not in (None, ""):
         raise DataError(f"{where}: is_impossible={flag!r} must be true or false")
-    if given is None:
+    if value is None:
         return () if impossible else None
     context = item["context"]
     answers = tuple(
         GoldAnswer(text, _locate_answer(context, text, start))
-        for text, start in _texts_and_starts(given, starts, where)
+        for text, start in _texts_and_starts(value, starts, where)
         if text.strip()
     )
     if impossible is not None and impossible is bool(answers):
         raise DataError(
-            f"{where}: is_impossible={flag!r} with {len(answers)} answers ({str(given)[:40]!r}); correct one of them"
+            f"{where}: is_impossible={flag!r} with {len(answers)} answers ({str(value)[:40]!r}); correct one of them"
         )
     return answers
 
 
-def _texts_and_starts(given: Any, starts: Any, where: str) -> Iterator[tuple[str, int | None]]:
-    """Texts and where they are said to stand."""
-    if isinstance(given, Mapping):  # the datasets library turns a list of objects into an object of lists
-        given, starts = given.get("text"), given.get("answer_start")
-    texts = given if isinstance(given, (list, tuple)) else [given]
+def _texts_and_starts(value: Any, starts: Any, where: str) -> Iterator[tuple[str, int | None]]:
+    """Texts of answers with their `answer_start`."""
+    if isinstance(value, Mapping):  # the datasets library turns a list of objects into an object of lists
+        value, starts = value.get("text"), value.get("answer_start")
+    texts = value if isinstance(value, (list, tuple)) else [value]
     places: Sequence[Any] = starts if isinstance(starts, (list, tuple)) else [starts] * len(texts)
     if len(places) != len(texts):
         raise DataError(f"{where}: {len(texts)} answers and {len(places)} of 'answer_start'; give one for each")
-    for one, said in zip(texts, places, strict=True):
-        text, place = (one.get("text"), one.get("answer_start")) if isinstance(one, Mapping) else (one, said)
+    for answer, start in zip(texts, places, strict=True):
+        text, place = (
+            (answer.get("text"), answer.get("answer_start")) if isinstance(answer, Mapping) else (answer, start)
+        )
         if not isinstance(text, str):
             raise DataError(f"{where}: the answer {str(text)[:40]!r} must be a string; quote it")
         if place is None or place == "":
@@ -135,12 +138,12 @@ def _texts_and_starts(given: Any, starts: Any, where: str) -> Iterator[tuple[str
             yield text, int(place)
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"{where}: answer_start={place!r} must be a whole number; leave it out to search"
+                f"{where}: answer_start={place!r} must be an integer; leave it out to search for the answer"
             ) from error
 
 
 def _locate_answer(context: str, text: str, start: int | None) -> int | None:
-    """Where the answer stands: as it says, or else nearest to that, or else first; None where it does not stand."""
+    """Offset of the answer: `start`, or else the occurrence nearest to it; None if there is none."""
     if start is not None and start >= 0 and context.startswith(text, start):
         return start
     places, at = [], context.find(text)
@@ -150,20 +153,18 @@ def _locate_answer(context: str, text: str, start: int | None) -> int | None:
     return min(places, key=lambda place: abs(place - (start or 0)), default=None)
 
 
-def _items(path: Path, source: TableOptions) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Every question as a mapping, and where it stands."""
+def _items(path: Path, options: TableOptions) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Every question as a mapping, with its file position."""
     if format_suffix(path) == ".json":
-        objects = [
-            row.values for row in json_rows(path, TableOptions(skip_bad=True))
-        ]  # what is bad is told by read_rows
+        objects = [row.values for row in json_rows(path, TableOptions(skip_bad=True))]  # read_rows reports bad rows
         if objects and all(isinstance(values.get("data"), list) for values in objects):
-            yield from _squad_items(path, [article for values in objects for article in values["data"]], source)
+            yield from _squad_items(path, [article for values in objects for article in values["data"]], options)
             return
-    for row in read_rows(path, source, pairs=False):
+    for row in read_rows(path, options, pairs=False):
         yield row.values, row.where
 
 
-def _squad_items(path: Path, articles: list[Any], source: TableOptions) -> Iterator[tuple[Mapping[str, Any], str]]:
+def _squad_items(path: Path, articles: list[Any], options: TableOptions) -> Iterator[tuple[Mapping[str, Any], str]]:
     for number, article in enumerate(articles, start=1):
         try:
             questions = [
@@ -172,7 +173,7 @@ def _squad_items(path: Path, articles: list[Any], source: TableOptions) -> Itera
                 for question in paragraph["qas"]
             ]
         except (KeyError, TypeError) as error:
-            source.refuse(
+            options.skip_or_raise(
                 DataError(
                     f"{path}, article {number}: not laid out as SQuAD ({error!r}); an article has 'paragraphs', each "
                     "with 'context' and 'qas'"

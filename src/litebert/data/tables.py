@@ -1,4 +1,4 @@
-"""Tables of examples: CSV, TSV, JSON and Parquet, plain or compressed, as rows that know their line."""
+"""Reading tables of examples: CSV, TSV, JSON and Parquet, plain or compressed, as rows with line numbers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any
 from litebert.data.corpus import SNIFFED_BYTES, detect_encoding, json_object
 from litebert.data.fewrel import is_fewrel, labelled_sentences, mark_entities
 from litebert.errors import ConfigError, DataError, require_extra
-from litebert.files import COMPRESSED_SUFFIXES, DECOMPRESSION_ERRORS, decompressed
+from litebert.files import COMPRESSED_SUFFIXES, DECOMPRESSION_ERRORS, decompressed, format_suffix
 
 MAX_FIELD_CHARACTERS = 10_000_000
-MAX_TABLE_BYTES = 1 << 30  # unpacked
+MAX_TABLE_BYTES = 1 << 30  # uncompressed
 DELIMITERS: dict[str, str] = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 SUFFIXES = (*DELIMITERS, *JSON_SUFFIXES, ".parquet")
 TABLE_SUFFIXES = tuple(kind for kind in SUFFIXES if kind != ".txt")
-"""Those that cannot be a plain text."""
+"""Formats that cannot be plain text."""
 PLAIN_TEXT_SUFFIXES = (".txt", ".text", "")
-"""What is read line by line where no labels are needed."""
+"""Files read line by line where no labels are needed."""
 
 PAIR_COLUMNS = (
     ("text", "text_b"),
@@ -36,7 +36,7 @@ PAIR_COLUMNS = (
     ("anchor", "positive"),
     ("query", "positive"),
 )
-"""Names under which the two texts of a pair are known, in the benchmarks and elsewhere; case does not count."""
+"""Common names of the two columns of a text pair, as in the benchmarks; case is ignored."""
 TEXT_COLUMNS = ("text", "text_a", "sentence", "content", "review", "sms", "utterance")
 LABEL_COLUMNS = (
     "label",
@@ -51,12 +51,12 @@ LABEL_COLUMNS = (
     "intent",
 )
 COLA_COLUMNS = {"label": 2, "text": 4}
-"""CoLA's files have no header: source, label, the author's mark, sentence."""
+"""Column numbers of CoLA, whose files have no header: source, label, author's mark, sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One example of a file, and where it stood."""
+    """One example and its place in the file."""
 
     values: dict[str, Any]
     path: Path
@@ -69,32 +69,30 @@ class TableRow:
 
 @dataclass
 class TableOptions:
-    """How to read files of examples, and what was left out of them."""
+    """How to read files of examples, and the rows that were skipped."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
-    """What to find where: a role such as `text`, `text_b` or `label` to a column's name, or to its number, from 1 on,
-    in a file without a header. Roles that are not here are found by their usual names."""
+    """Role (`text`, `text_b`, `label`, ...) to the name of a column, or to its number, from 1, without a header. Other
+    roles are found by their common names."""
     skip_bad: bool = False
-    """Leave out what cannot be read instead of stopping."""
+    """Skip invalid rows instead of raising."""
     keep_empty: bool = False
-    """Rows of empty fields are rows too; else they are left out."""
+    """Keep rows of empty fields."""
     skipped: list[str] = field(default_factory=list)
-    """What was left out, and why."""
+    """Messages about skipped rows."""
 
     @classmethod
-    def of(cls, columns: Sequence[str], skip_bad: bool = False, keep_empty: bool = False) -> TableOptions:
-        """From settings such as `text=1 label=2`."""
-        pairs = [given.partition("=") for given in columns]
-        wrong = next(
-            (given for given, (role, _, column) in zip(columns, pairs, strict=True) if not role * len(column)), ""
-        )
-        if wrong:
-            raise ConfigError(f"columns={wrong!r} must say what stands where, such as text=sentence or label=2")
+    def parse(cls, columns: Sequence[str], skip_bad: bool = False, keep_empty: bool = False) -> TableOptions:
+        """Parse settings such as `text=1 label=2`."""
+        pairs = [setting.partition("=") for setting in columns]
+        for setting, (role, _, column) in zip(columns, pairs, strict=True):
+            if not role or not column:
+                raise ConfigError(f"columns={setting!r} must be ROLE=COLUMN, such as text=sentence or label=2")
         return cls({"text" if role == "text_a" else role: column for role, _, column in pairs}, skip_bad, keep_empty)
 
     @property
-    def numbers(self) -> dict[str, int] | None:
-        """Roles by the number of their column; None where names are given."""
+    def column_numbers(self) -> dict[str, int] | None:
+        """Column number by role; None where columns are given by name."""
         if not self.columns or not all(column.isdigit() for column in self.columns.values()):
             return None
         numbers = {role: int(column) for role, column in self.columns.items()}
@@ -102,19 +100,19 @@ class TableOptions:
             raise ConfigError("columns are counted from 1: the first is 1, not 0")
         return numbers
 
-    def refuse(self, error: DataError) -> None:
-        """Something cannot be read: stop, or remember it and go on."""
+    def skip_or_raise(self, error: DataError) -> None:
+        """Raise the error, or with `skip_bad` record it and go on."""
         if not self.skip_bad:
             raise error
         self.skipped.append(str(error))
 
 
-def read_rows(path: Path, source: TableOptions | None = None, *, pairs: bool = True) -> list[TableRow]:
-    """All rows of a table, with the columns under the names of their roles. The suffix names the format.
+def read_rows(path: Path, options: TableOptions | None = None, *, pairs: bool = True) -> list[TableRow]:
+    """All rows of a table, with columns renamed to their roles. The suffix selects the format.
 
-    With `pairs`, names such as `question` and `sentence` are taken for the two texts of a pair.
+    With `pairs`, columns such as `question` and `sentence` are recognised as the two texts of a pair.
     """
-    source = source or TableOptions()
+    options = options or TableOptions()
     kind = format_suffix(path)
     if path.is_dir():
         raise DataError(f"{path}: is a folder; give one of its files")
@@ -124,67 +122,64 @@ def read_rows(path: Path, source: TableOptions | None = None, *, pairs: bool = T
             f"name the file {', '.join('*' + f for f in SUFFIXES)}, or one of them + {' '.join(COMPRESSED_SUFFIXES)}"
         )
     if kind in DELIMITERS:
-        rows = list(_delimited_rows(path, read_text(path), DELIMITERS[kind], source, pairs))
+        rows = list(_delimited_rows(path, read_text(path), DELIMITERS[kind], options, pairs))
     else:
-        rows = list(_rename_rows(_parquet_rows(path) if kind == ".parquet" else json_rows(path, source), source, pairs))
+        rows = list(
+            _rename_rows(_parquet_rows(path) if kind == ".parquet" else json_rows(path, options), options, pairs)
+        )
     if not rows:
         raise DataError(f"{path}: holds no examples; it needs a header line and at least one row")
     return rows
 
 
-def _rename_rows(rows: Iterable[TableRow], source: TableOptions, pairs: bool) -> Iterator[TableRow]:
+def _rename_rows(rows: Iterable[TableRow], options: TableOptions, pairs: bool) -> Iterator[TableRow]:
     for row in rows:
         try:
-            yield TableRow(rename_columns(row.values, source, row.where, pairs=pairs), row.path, row.line)
+            yield TableRow(rename_columns(row.values, options, row.where, pairs=pairs), row.path, row.line)
         except DataError as error:
-            source.refuse(error)
+            options.skip_or_raise(error)
 
 
 def rename_columns(
-    values: Mapping[str, Any], source: TableOptions | None = None, where: str = "", *, pairs: bool = True
+    values: Mapping[str, Any], options: TableOptions | None = None, where: str = "", *, pairs: bool = True
 ) -> dict[str, Any]:
-    """The same values with texts and label under `text`, `text_b` and `label`; all others keep their names."""
-    names = _role_names([str(name) for name in values], source or TableOptions(), where, pairs)
+    """The values with texts and label under `text`, `text_b` and `label`; other columns keep their names."""
+    names = _role_names([str(name) for name in values], options or TableOptions(), where, pairs)
     return dict(zip(names, values.values(), strict=True))
 
 
-def _role_names(names: Sequence[str], source: TableOptions, where: str, pairs: bool) -> list[str]:
-    """The columns' names, with its role in place of the name of each that has one."""
-    roles = _column_roles(names, source, where, pairs)
-    # a column that has a role's name and not the role must not be taken for it
+def _role_names(names: Sequence[str], options: TableOptions, where: str, pairs: bool) -> list[str]:
+    """The names of columns, replaced by their roles where they have one."""
+    roles = _column_roles(names, options, where, pairs)
+    # a column with the name of a role that another column has must not be taken for it
     taken = set(roles.values())
     return [roles.get(name, f"other {name}" if name in taken else name) for name in names]
 
 
-def _column_roles(names: Sequence[str], source: TableOptions, where: str, pairs: bool) -> dict[str, str]:
-    """Column name -> role."""
-    for role, column in source.columns.items():
+def _column_roles(names: Sequence[str], options: TableOptions, where: str, pairs: bool) -> dict[str, str]:
+    """Column name to role."""
+    for role, column in options.columns.items():
         if column not in names:
             raise DataError(
                 f"{where}: columns {role}={column}: no such column among {', '.join(names)}; name one of them"
             )
-    found = {column: role for role, column in source.columns.items()}
-    known = {name.lower(): name for name in names if name not in found}
-    if not {"text", "text_b"} & set(source.columns):
+    roles = {column: role for role, column in options.columns.items()}
+    known = {name.lower(): name for name in names if name not in roles}
+    if not {"text", "text_b"} & set(options.columns):
         pair = next((pair for pair in PAIR_COLUMNS if pairs and pair[0] in known and pair[1] in known), None)
         single = next((name for name in TEXT_COLUMNS if name in known), None)
         if pair is not None:
-            found |= {known[pair[0]]: "text", known[pair[1]]: "text_b"}
+            roles |= {known[pair[0]]: "text", known[pair[1]]: "text_b"}
         elif single is not None:
-            found[known[single]] = "text"
-    label = next((name for name in LABEL_COLUMNS if name in known and known[name] not in found), None)
-    if "label" not in source.columns and label is not None:
-        found[known[label]] = "label"
-    return found
-
-
-def format_suffix(path: Path) -> str:
-    """The suffix that names the format: the one before any compression."""
-    return path.with_suffix("").suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix
+            roles[known[single]] = "text"
+    label = next((name for name in LABEL_COLUMNS if name in known and known[name] not in roles), None)
+    if "label" not in options.columns and label is not None:
+        roles[known[label]] = "label"
+    return roles
 
 
 def read_text(path: Path) -> str:
-    """A whole text file: UTF-8 with or without a byte-order mark, or UTF-16 or GB18030, which are recognised."""
+    """A whole text file in UTF-8, UTF-16 or GB18030, which are detected, with or without byte-order mark."""
     content = _read_bytes(path)
     encoding = detect_encoding(content[:SNIFFED_BYTES])
     try:
@@ -199,38 +194,38 @@ def read_text(path: Path) -> str:
 
 
 def read_json_file(path: Path) -> Any:
-    """One JSON value: SQuAD, RACE and their like."""
+    """A file of one JSON value, such as SQuAD's or RACE's."""
     try:
         return json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON ({error}); save it again") from error
 
 
-def json_rows(path: Path, source: TableOptions | None = None) -> Iterator[TableRow]:
-    """Objects: one per line, one after the other over several lines, or in one array."""
-    source, text = source or TableOptions(), read_text(path)
+def json_rows(path: Path, options: TableOptions | None = None) -> Iterator[TableRow]:
+    """Rows of JSON objects: one per line, concatenated over several lines, or in one array."""
+    options, text = options or TableOptions(), read_text(path)
     if format_suffix(path) == ".json" and text.lstrip()[:1] == "[":
         values = read_json_file(path)
         for number, value in enumerate(values, start=1):
             if isinstance(value, dict):
                 yield TableRow(value, path, number)
             else:
-                source.refuse(
+                options.skip_or_raise(
                     DataError(f"{path}, item {number}: {str(value)[:40]!r} is not a JSON object; write objects")
                 )
         return
     if format_suffix(path) == ".json":
-        yield from _concatenated_json_rows(path, text, source)
+        yield from _concatenated_json_rows(path, text, options)
         return
     for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: U+2028 may stand in a JSON string
         if line.strip():
             try:
                 yield TableRow(json_object(line, f"{path}, line {number}"), path, number)
             except DataError as error:
-                source.refuse(error)
+                options.skip_or_raise(error)
 
 
-def _concatenated_json_rows(path: Path, text: str, source: TableOptions) -> Iterator[TableRow]:
+def _concatenated_json_rows(path: Path, text: str, options: TableOptions) -> Iterator[TableRow]:
     decoder, at, line = json.JSONDecoder(), 0, 1
     while at < len(text):
         if text[at].isspace():
@@ -240,28 +235,30 @@ def _concatenated_json_rows(path: Path, text: str, source: TableOptions) -> Iter
         try:
             value, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
-            source.refuse(
-                DataError(f"{path}, line {line}: not JSON from there on ({error}); write one object after the other")
+            options.skip_or_raise(
+                DataError(f"{path}, line {line}: not JSON from here on ({error}); write one object after the other")
             )
-            at = text.find("\n", at) if "\n" in text[at:] else len(text)  # the next line may be whole again
+            at = text.find("\n", at) if "\n" in text[at:] else len(text)  # the next line may be valid
             continue
         if isinstance(value, dict) and is_fewrel(value):
-            yield from _fewrel_rows(path, value, source)
+            yield from _fewrel_rows(path, value, options)
         elif isinstance(value, dict):
             yield TableRow(value, path, line)
         else:
-            source.refuse(DataError(f"{path}, line {line}: {str(value)[:40]!r} is not a JSON object; write objects"))
+            options.skip_or_raise(
+                DataError(f"{path}, line {line}: {str(value)[:40]!r} is not a JSON object; write objects")
+            )
         line += text.count("\n", at, end)
         at = end
 
 
-def _fewrel_rows(path: Path, value: Mapping[str, Any], source: TableOptions) -> Iterator[TableRow]:
+def _fewrel_rows(path: Path, value: Mapping[str, Any], options: TableOptions) -> Iterator[TableRow]:
     for number, (sentence, label) in enumerate(labelled_sentences(value, path), start=1):
         try:
             text = mark_entities(sentence)
         except (KeyError, IndexError, TypeError) as error:
-            problem = f"not as FewRel writes them ({error!r}); give it tokens, h and t"
-            source.refuse(DataError(f"{path}, sentence {number}: {problem}"))
+            problem = f"not in the format of FewRel ({error!r}); give it tokens, h and t"
+            options.skip_or_raise(DataError(f"{path}, sentence {number}: {problem}"))
             continue
         yield TableRow({"text": text, "label": label}, path, number)
 
@@ -273,52 +270,52 @@ def _read_bytes(path: Path) -> bytes:
     except DECOMPRESSION_ERRORS as error:
         if isinstance(error, OSError) and error.strerror:
             raise DataError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-        raise DataError(f"{path}: cannot be read ({error}); unpack it and pack it again") from error
+        raise DataError(f"{path}: cannot be read ({error}); decompress it and compress it again") from error
     if len(content) > MAX_TABLE_BYTES:
-        raise DataError(f"{path}: over {MAX_TABLE_BYTES >> 30} GiB unpacked, too large for a table; split it")
+        raise DataError(f"{path}: over {MAX_TABLE_BYTES >> 30} GiB uncompressed, too large for a table; split it")
     return content
 
 
-def _delimited_rows(path: Path, text: str, delimiter: str, source: TableOptions, pairs: bool) -> Iterator[TableRow]:
+def _delimited_rows(path: Path, text: str, delimiter: str, options: TableOptions, pairs: bool) -> Iterator[TableRow]:
     header: list[str] | None = None
-    numbers = source.numbers
-    for began, cells in _split_cells(path, text, delimiter):
+    numbers = options.column_numbers
+    for line, cells in _split_cells(path, text, delimiter):
         if not any(cell.strip() for cell in cells):
-            if not source.keep_empty:
-                source.skipped.append(f"{path}, line {began}: a row of empty fields")
+            if not options.keep_empty:
+                options.skipped.append(f"{path}, line {line}: a row of empty fields")
             elif header is not None or numbers is not None:
-                yield TableRow(dict.fromkeys(numbers or header or (), ""), path, began)
+                yield TableRow(dict.fromkeys(numbers or header or (), ""), path, line)
             continue
         if header is None and numbers is None and _is_cola(cells):
             numbers = COLA_COLUMNS
         if numbers is not None:
-            _reject_header(path, began, cells, numbers)
+            _reject_header(path, line, cells, numbers)
             if max(numbers.values()) > len(cells):
-                source.refuse(
+                options.skip_or_raise(
                     DataError(
-                        f"{path}, line {began}: {len(cells)} fields, and column {max(numbers.values())} is asked for; "
-                        "add what is missing, or leave such rows out with --skip-bad"
+                        f"{path}, line {line}: {len(cells)} fields, and column {max(numbers.values())} is requested; "
+                        "complete the row, or skip such rows with --skip-bad"
                     )
                 )
                 continue
-            yield TableRow({role: cells[number - 1] for role, number in numbers.items()}, path, began)
+            yield TableRow({role: cells[number - 1] for role, number in numbers.items()}, path, line)
         elif header is None:
-            header = _checked_header(path, began, [cell.strip() for cell in cells], delimiter)
-            header = _role_names(header, source, f"{path}, line {began}", pairs)
+            header = _checked_header(path, line, [cell.strip() for cell in cells], delimiter)
+            header = _role_names(header, options, f"{path}, line {line}", pairs)
         elif len(cells) != len(header):
-            source.refuse(
+            options.skip_or_raise(
                 DataError(
-                    f"{path}, line {began}: {len(cells)} fields where the header has {len(header)} "
-                    f"({', '.join(header)}); quote fields that contain {delimiter!r}, or leave such rows out with "
+                    f"{path}, line {line}: {len(cells)} fields where the header has {len(header)} "
+                    f"({', '.join(header)}); quote fields that contain {delimiter!r}, or skip such rows with "
                     "--skip-bad"
                 )
             )
         else:
-            yield TableRow(dict(zip(header, cells, strict=True)), path, began)
+            yield TableRow(dict(zip(header, cells, strict=True)), path, line)
 
 
 def _reject_header(path: Path, line: int, cells: Sequence[str], numbers: Mapping[str, int]) -> None:
-    """Columns by number are for files without a header: one that looks like that would become an example."""
+    """Columns by number are for files without a header; raise if the first row looks like one."""
     place = numbers.get("label", 0)
     if line == 1 and 1 <= place <= len(cells) and cells[place - 1].strip().lower() in LABEL_COLUMNS:
         raise DataError(
@@ -327,21 +324,21 @@ def _reject_header(path: Path, line: int, cells: Sequence[str], numbers: Mapping
 
 
 def _split_cells(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """The line on which a row began and its fields, for every line that is not blank."""
-    if delimiter == "\t":  # which cannot stand inside a field, so quotes are ordinary characters, often unpaired ones
+    """First line and fields of every row that is not blank."""
+    if delimiter == "\t":  # fields cannot hold tabs, so quotes are ordinary characters, often unpaired
         lines = ((number, row.removesuffix("\r")) for number, row in enumerate(text.split("\n"), start=1))
         yield from ((number, row.split("\t")) for number, row in lines if row.strip(" "))
         return
     csv.field_size_limit(MAX_FIELD_CHARACTERS)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    line = 0  # a quoted field may span lines: report where its row began
+    line = 0  # a quoted field may span lines: report the first line of its row
     try:
         for cells in reader:
-            began, line = line + 1, reader.line_num
+            first_line, line = line + 1, reader.line_num
             if len(cells) > 1 or any(cell.strip() for cell in cells):
-                yield began, cells
+                yield first_line, cells
     except csv.Error as error:
-        # the row's first line: a quote that nobody closes is noticed only at the end of the file
+        # an unclosed quote is only noticed at the end of the file
         raise DataError(f"{path}, line {line + 1}: {error}; check the quotes, or save as .jsonl") from error
 
 

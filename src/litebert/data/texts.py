@@ -1,4 +1,4 @@
-"""The texts of a file: its lines, or a column of a table."""
+"""Reading texts from a file: its lines, or a column of a table."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from pathlib import Path
 from litebert.errors import DataError
 
 
-def read_texts(given: str, columns: tuple[str, ...] = ()) -> Iterator[str]:
-    """One for each line that is not blank, or row that has a text; - is standard input."""
+def read_texts(source: str, columns: tuple[str, ...] = ()) -> Iterator[str]:
+    """The text of every line or row that is not blank; `-` is standard input."""
     from litebert.data.corpus import decode_line, read_lines
-    from litebert.data.tables import TABLE_SUFFIXES, TableOptions, format_suffix, read_rows
+    from litebert.data.tables import TABLE_SUFFIXES, TableOptions, read_rows
+    from litebert.files import format_suffix
 
-    path = Path(given)
-    if given == "-":
+    path = Path(source)
+    if source == "-":
         lines = (decode_line(line, "standard input", n) for n, line in enumerate(sys.stdin.buffer, start=1))
         yield from (line.strip() for line in lines if line.strip())
     elif format_suffix(path) in TABLE_SUFFIXES or columns:
-        for row in read_rows(path, TableOptions.of(columns)):
+        for row in read_rows(path, TableOptions.parse(columns)):
             text = row.values.get("text")
             if not isinstance(text, str):
                 raise DataError(f"{row.where}: no column 'text'; name one with --columns text=NAME")

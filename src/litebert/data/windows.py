@@ -1,4 +1,4 @@
-"""Texts of any length as sequences that a model can read: framed, and where they are long, in overlapping windows."""
+"""Model inputs for texts of any length: long texts are split into overlapping windows."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from litebert.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, with one of the texts whole or a stretch of it."""
+    """`[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, where one text may be a part of a longer one."""
 
     ids: list[int]
     type_ids: list[int]
-    """0 for the first text and its frame, 1 for the second."""
+    """0 for the first text with its special tokens, 1 for the second."""
     column: int
-    """Where the text of which this is a window begins."""
+    """Column where the split text begins."""
     start: int
-    """The token of that text that stands there."""
+    """Index of the first token of that text in the window."""
     end: int
-    """The first token of it that is no longer here."""
+    """Index after its last token in the window."""
     total: int = 0
-    """How many tokens it has."""
+    """Number of tokens of the whole text."""
 
 
 def split_into_windows(
@@ -31,58 +31,58 @@ def split_into_windows(
     tokenizer: Tokenizer,
     max_length: int,
     *,
-    over: int | None = None,
+    split_text: int | None = None,
     overlap: float = 0.0,
-    most: int | None = None,
+    max_windows: int | None = None,
 ) -> list[Window]:
-    """Sequences of at most `max_length` tokens that together show all of one text: number `over`, or the longer.
+    """Windows of at most `max_length` tokens that together cover one text: number `split_text`, or the longer one.
 
-    The other text stands in every window, cut so that half of the window is left. Neighbours share the given part.
-    Of more than `most` windows, evenly spread ones speak for the rest.
+    The other text is in every window, truncated to leave half of it. `overlap` is the fraction that neighbours share.
+    Of more than `max_windows` windows, evenly spaced ones are taken.
     """
     texts = [list(first)] if second is None else [list(first), list(second)]
-    if over is None:
-        over = max(range(len(texts)), key=lambda number: len(texts[number]))
-    room = max_length - 1 - len(texts)
+    if split_text is None:
+        split_text = max(range(len(texts)), key=lambda number: len(texts[number]))
+    capacity = max_length - 1 - len(texts)
     for number, text in enumerate(texts):
-        if number != over and sum(map(len, texts)) > room:
-            del text[max(room // 2, room - len(texts[over])) :]
-            room -= len(text)
-    stretches = _spans(len(texts[over]), room, overlap)
-    if most is not None and len(stretches) > most:
-        stretches = [stretches[round(i * (len(stretches) - 1) / (most - 1))] for i in range(most)]
-    return [_build_window(texts, over, start, end, tokenizer) for start, end in stretches]
+        if number != split_text and sum(map(len, texts)) > capacity:
+            del text[max(capacity // 2, capacity - len(texts[split_text])) :]
+            capacity -= len(text)
+    spans = _spans(len(texts[split_text]), capacity, overlap)
+    if max_windows is not None and len(spans) > max_windows:
+        spans = [spans[round(i * (len(spans) - 1) / (max_windows - 1))] for i in range(max_windows)]
+    return [_build_window(texts, split_text, start, end, tokenizer) for start, end in spans]
 
 
 def shifted_window(windows: Sequence[Window], start: int) -> Window:
-    """One more of these windows, which together show a text that is too long for one, from token `start` of it on."""
-    model = windows[0]
-    size = model.end - model.start
+    """Another window of the same text, starting at its token `start`."""
+    template = windows[0]
+    size = template.end - template.start
     tokens = {
         window.start + place: token
         for window in windows
         for place, token in enumerate(window.ids[window.column : window.column + size])
     }
-    ids = list(model.ids)
-    ids[model.column : model.column + size] = [tokens[number] for number in range(start, start + size)]
-    return replace(model, ids=ids, start=start, end=start + size)
+    ids = list(template.ids)
+    ids[template.column : template.column + size] = [tokens[number] for number in range(start, start + size)]
+    return replace(template, ids=ids, start=start, end=start + size)
 
 
-def _spans(length: int, room: int, overlap: float) -> list[tuple[int, int]]:
-    """Stretches of `room` tokens that cover `length`; the last one ends where the text ends."""
-    if length <= room:
+def _spans(length: int, capacity: int, overlap: float) -> list[tuple[int, int]]:
+    """Spans of `capacity` tokens that cover `length`; the last one ends with the text."""
+    if length <= capacity:
         return [(0, length)]
-    step = max(1, round(room * (1 - overlap)))
-    starts = [*range(0, length - room, step), length - room]
-    return [(start, start + room) for start in starts]
+    step = max(1, round(capacity * (1 - overlap)))
+    starts = [*range(0, length - capacity, step), length - capacity]
+    return [(start, start + capacity) for start in starts]
 
 
-def _build_window(texts: Sequence[list[int]], over: int, start: int, end: int, tokenizer: Tokenizer) -> Window:
+def _build_window(texts: Sequence[list[int]], split_text: int, start: int, end: int, tokenizer: Tokenizer) -> Window:
     ids, type_ids, column = [tokenizer.cls_id], [0], 1
     for number, text in enumerate(texts):
-        if number == over:
+        if number == split_text:
             column = len(ids)
-        shown = [*(text[start:end] if number == over else text), tokenizer.sep_id]
-        ids += shown
-        type_ids += [number] * len(shown)
-    return Window(ids, type_ids, column, start, end, len(texts[over]))
+        segment = [*(text[start:end] if number == split_text else text), tokenizer.sep_id]
+        ids += segment
+        type_ids += [number] * len(segment)
+    return Window(ids, type_ids, column, start, end, len(texts[split_text]))

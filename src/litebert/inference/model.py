@@ -257,9 +257,9 @@ class Model:
         """The task's record of one input; `where` names it in errors."""
         return self._required_task().parse(item, where)
 
-    def items_of(self, path: Path, source: TableOptions) -> Iterator[tuple[str, Any]]:
+    def items_of(self, path: Path, options: TableOptions) -> Iterator[tuple[str, Any]]:
         """Position and content of each input in a file."""
-        return self._required_task().items_of(path, source)
+        return self._required_task().items_of(path, options)
 
     def answer_records(self, records: Sequence[Any], batch_size: int | None = None) -> list[Any]:
         """`predict` for records that `parse` returned."""

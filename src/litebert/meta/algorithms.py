@@ -99,7 +99,7 @@ def accuracies_of(
         vectors, found = torch.cat(read), []
         for episode in episodes:
             known, asked = (vectors[[place[row] for row in some]] for some in episode.rows())
-            classes, truth = (torch.from_numpy(some).to(device) for some in episode.classes())
+            classes, truth = (torch.from_numpy(some).to(device) for some in episode.class_indices())
             scores = F.linear(asked, *learner.head_of(known, classes, episode.way))
             found.append(float(_accuracy(scores, truth)))
     learner.train(learning)

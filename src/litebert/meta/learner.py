@@ -78,7 +78,7 @@ class Questions:
         texts = Texts(
             torch.tensor([one for row in (*support, *asked) for one in ids[row]]).to(device),
             torch.tensor(lengths).to(device),
-            torch.from_numpy(np.concatenate(episode.classes())).to(device),
+            torch.from_numpy(np.concatenate(episode.class_indices())).to(device),
             max(lengths),
         )
         return cls(texts, episode.way, len(support), sum(lengths[: len(support)]))

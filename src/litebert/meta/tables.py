@@ -10,9 +10,9 @@ from typing import Any, Literal
 from litebert.data.cloze_classes import cloze_examples
 from litebert.data.corpus import read_lines
 from litebert.data.episodes import ClassRows, rows_by_class
-from litebert.data.tables import PLAIN_TEXT_SUFFIXES, TableOptions, format_suffix
+from litebert.data.tables import PLAIN_TEXT_SUFFIXES, TableOptions
 from litebert.errors import CheckpointError, DataError
-from litebert.files import read_json
+from litebert.files import format_suffix, read_json
 from litebert.inference import Model
 from litebert.tasks import Classify
 
@@ -29,12 +29,12 @@ class Table:
     labels: list[str]
 
     @classmethod
-    def read(cls, path: Path, source: TableOptions, mask: str) -> Table:
+    def read(cls, path: Path, options: TableOptions, mask: str) -> Table:
         """Of a plain text, sentences in which `mask` stands for a word, and that word."""
         if is_plain(path):
             pairs = cloze_examples(read_lines([path]), mask)
             return cls(path, [text for text, _ in pairs], [word for _, word in pairs])
-        records = Classify.read(path, source)
+        records = Classify.read(path, options)
         if pair := next((record for record in records if record.text_b is not None), None):
             raise DataError(
                 f"{pair.place}: a pair of texts; episodes are of single ones: name one with --columns text="

@@ -1,4 +1,4 @@
-"""The application: endpoints behind the gate, the page, and the documentation of both."""
+"""The FastAPI application: endpoints behind the middleware, the web page, and the API documentation."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from starlette.staticfiles import StaticFiles
 
 from litebert import __version__
 from litebert.errors import LitebertError
-from litebert.serve import client_endpoints as job_endpoints
-from litebert.serve import endpoints, tei_endpoints
-from litebert.serve import response_schema as answers
+from litebert.serve import client_endpoints, endpoints, tei_endpoints
+from litebert.serve import response_schema as responses
 from litebert.serve.batcher import QueueFullError
 from litebert.serve.limits import ApiError, Limits
 from litebert.serve.metrics import Metrics
@@ -29,7 +28,7 @@ from litebert.serve.service import Service
 from litebert.serve.validation_messages import describe_error
 
 PAGE_FOLDER = Path(__file__).parent / "page"
-DESCRIPTION = "Models of litebert over HTTP. Errors have the form that openai's clients read."
+DESCRIPTION = "litebert models over HTTP. Errors have the format that OpenAI clients read."
 SWAGGER_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>litebert</title>
 <link rel="stylesheet" href="/docs/swagger-ui.css"></head>
 <body><div id="swagger-ui"></div><script src="/docs/swagger-ui-bundle.js"></script>
@@ -42,7 +41,7 @@ SWAGGER_SCRIPT = (
 def build_app(
     make_service: Callable[[], Service], limits: Limits, access: AccessControl, state: ServerState | None = None
 ) -> RequestMiddleware:
-    """What uvicorn serves. The service is made when the event loop runs."""
+    """Build the ASGI application. `make_service` runs once the event loop is running."""
     state = state or ServerState()
     metrics = Metrics(state)
 
@@ -50,25 +49,25 @@ def build_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.service = service = make_service()
         service.engine.batcher.start()
-        metrics.watch(service)
+        metrics.observe_batches(service)
         state.retry_after_s = service.engine.batcher.retry_after_s
         state.ready = True
         yield
         state.ready = False
         await service.close()
 
-    failures: dict[int | str, dict[str, Any]] = {
-        status: {"model": answers.ErrorResponse} for status in (400, 401, 403, 404, 408, 413, 429, 503, 504)
+    error_responses: dict[int | str, dict[str, Any]] = {
+        status: {"model": responses.ErrorResponse} for status in (400, 401, 403, 404, 408, 413, 429, 503, 504)
     }
     app = FastAPI(
         title="litebert", version=__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None,
-        redoc_url=None, responses=failures,
+        redoc_url=None, responses=error_responses,
         redirect_slashes=False,
     )  # fmt: skip
     _add_error_handlers(app)
     _add_status_endpoints(app, state, metrics)
     app.include_router(endpoints.router)
-    app.include_router(job_endpoints.router)
+    app.include_router(client_endpoints.router)
     app.include_router(tei_endpoints.router)
     _add_pages(app)
     customize_openapi(app, access)
@@ -77,71 +76,71 @@ def build_app(
 
 def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(LitebertError)
-    async def refused(request: Request, error: LitebertError) -> Response:
+    async def litebert_error(request: Request, error: LitebertError) -> Response:
         return _error_response(error if isinstance(error, ApiError) else ApiError(400, str(error)))
 
     @app.exception_handler(Exception)
-    async def failed(request: Request, error: Exception) -> Response:
+    async def unexpected_error(request: Request, error: Exception) -> Response:
         return _error_response(INTERNAL_ERROR)
 
     @app.exception_handler(QueueFullError)
-    async def full(request: Request, error: QueueFullError) -> Response:
+    async def queue_full(request: Request, error: QueueFullError) -> Response:
         return _error_response(ApiError(429, str(error), "overloaded", retry_after_s=error.retry_after_s))
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        message, where = describe_error(error.errors()[0])
+    async def invalid_request(request: Request, error: RequestValidationError) -> Response:
+        message, field = describe_error(error.errors()[0])
         if "json" not in request.headers.get("content-type", ""):
-            message = "the body is not said to be JSON; send it with the header Content-Type: application/json"
-        return _error_response(ApiError(400, message, param=where))
+            message = "the body is not declared as JSON; send the header Content-Type: application/json"
+        return _error_response(ApiError(400, message, param=field))
 
     @app.exception_handler(HTTPException)
-    async def plain(request: Request, error: HTTPException) -> Response:
-        known = {400: "the body cannot be read; send JSON in UTF-8", 404: "there is nothing at this address; see /docs",
-                 405: "this address takes another method; see /docs"}  # fmt: skip
-        found = _error_response(ApiError(error.status_code, known.get(error.status_code, str(error.detail))))
-        found.headers.update(error.headers or {})
-        return found
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        messages = {400: "the body cannot be read; send JSON in UTF-8", 404: "no such endpoint; see /docs",
+                 405: "this endpoint does not allow this method; see /docs"}  # fmt: skip
+        response = _error_response(ApiError(error.status_code, messages.get(error.status_code, str(error.detail))))
+        response.headers.update(error.headers or {})
+        return response
 
 
-def _error_response(refused: ApiError) -> JSONResponse:
-    after = {} if refused.retry_after_s is None else {"Retry-After": str(max(1, round(refused.retry_after_s)))}
-    return JSONResponse(refused.body(), refused.status, after)
+def _error_response(error: ApiError) -> JSONResponse:
+    headers = {} if error.retry_after_s is None else {"Retry-After": str(max(1, round(error.retry_after_s)))}
+    return JSONResponse(error.body(), error.status, headers)
 
 
 def _add_status_endpoints(app: FastAPI, state: ServerState, metrics: Metrics) -> None:
     @app.head("/health", include_in_schema=False)
     @app.get("/health", tags=["status"])
     async def health() -> dict[str, str]:
-        """The process lives."""
+        """Liveness: the process is running."""
         return {"status": "ok"}
 
     @app.head("/ready", include_in_schema=False)
     @app.get("/ready", tags=["status"])
     async def ready(response: Response) -> dict[str, bool]:
-        """Send it requests, or not: models are loaded, and it is not about to end."""
-        able = state.ready and not state.draining
-        response.status_code = 200 if able else 503
-        return {"ready": able}
+        """Readiness: the models are loaded and the server is not shutting down."""
+        is_ready = state.ready and not state.draining
+        response.status_code = 200 if is_ready else 503
+        return {"ready": is_ready}
 
     @app.get("/metrics", response_class=PlainTextResponse, tags=["status"])
-    async def figures(request: Request) -> Response:
-        """For Prometheus."""
+    async def prometheus(request: Request) -> Response:
+        """Metrics in the Prometheus text format."""
         service = request.app.state.service
-        text = await service.engine.aside(metrics.text, service)
+        text = await service.engine.run_in_thread(metrics.text, service)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @app.get("/v1/models", response_model=answers.ModelList, tags=["OpenAI"])
+    @app.get("/v1/models", response_model=responses.ModelList, tags=["OpenAI"])
     async def models(request: Request) -> dict[str, Any]:
-        """The models, as OpenAI's clients list them, and what each can do."""
-        served = request.app.state.service.registry
-        return {"object": "list", "data": [one.record() for one in served]}
+        """The served models and what each can do, in the OpenAI format."""
+        registry = request.app.state.service.registry
+        return {"object": "list", "data": [served.record() for served in registry]}
 
-    @app.get("/v1/models/{model}", response_model=answers.ModelRecord, tags=["OpenAI"])
+    @app.get("/v1/models/{model}", response_model=responses.ModelRecord, tags=["OpenAI"])
     async def model(model: str, request: Request) -> dict[str, Any]:
-        """One of them, or one that was taught here."""
-        found: ServedModel = await request.app.state.service.find(model)
-        return found.record()
+        """One served model, or a classifier adapted on this server."""
+        served: ServedModel = await request.app.state.service.find(model)
+        return served.record()
 
 
 def _add_pages(app: FastAPI) -> None:
@@ -153,9 +152,9 @@ def _add_pages(app: FastAPI) -> None:
     async def docs_start() -> Response:
         return Response(SWAGGER_SCRIPT, media_type="text/javascript")
 
-    found = find_spec("fastapi_offline")
-    if found is not None and found.origin is not None:  # Swagger's files, which FastAPI would have browsers fetch
-        app.mount("/docs", StaticFiles(directory=Path(found.origin).parent / "static"))
+    offline = find_spec("fastapi_offline")
+    if offline is not None and offline.origin is not None:  # Swagger UI from this server instead of a CDN
+        app.mount("/docs", StaticFiles(directory=Path(offline.origin).parent / "static"))
     app.mount("/page", StaticFiles(directory=PAGE_FOLDER, html=False))
 
     @app.head("/", include_in_schema=False)

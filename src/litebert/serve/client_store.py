@@ -1,4 +1,4 @@
-"""What clients leave with the server for a while: classifiers that they taught, lists that they search in."""
+"""State that clients keep on the server for a while: adapted classifiers and lists of texts to search."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from litebert.serve.limits import ApiError, Limits
 ID = re.compile(r"[0-9a-f]{32}")
 CURRENT = "current"
 OWNER_ONLY = 0o700
-"""Rights of folders that hold what clients sent."""
+"""Permissions of folders with clients' data."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class TextList:
-    """A list to search in."""
+    """A list of texts to search, with their vectors."""
 
     model: str
-    """Whose vectors these are, as it is served."""
+    """Name of the served model that computed the vectors."""
     texts: list[str]
     vectors: np.ndarray
-    """(N, D), each of length 1."""
+    """(N, D), of unit length."""
 
 
 class Serializer(Protocol[T]):
-    """Writes to a folder and reads from it."""
+    """Writes values to folders and reads them."""
 
     def write(self, value: T, folder: Path) -> None: ...
     def read(self, folder: Path) -> T: ...
 
 
 class Store(ABC, Generic[T]):
-    """For as long as they are used, and not too many. May be asked from any thread."""
+    """Holds a limited number of values; each expires when unused for long. Safe to use from any thread."""
 
     def __init__(self, kind: str, limits: Limits) -> None:
         self.kind, self.limits = kind, limits
@@ -55,21 +55,21 @@ class Store(ABC, Generic[T]):
         with self._lock:
             return len(self._ages())
 
-    def room(self) -> None:
-        """Refuse one more than there may be."""
+    def check_capacity(self) -> None:
+        """Raise if the store is full."""
         with self._lock:
             ages = self._ages()
         if len(ages) >= self.limits.jobs:
-            soonest = max(1.0, self.limits.job_lifetime_s - max(ages.values()))
+            retry_after_s = max(1.0, self.limits.job_lifetime_s - max(ages.values()))
             raise ApiError(
-                429, f"there are {len(ages)} {self.kind} already, which is all this server keeps; delete one, or wait "
-                "until one that nobody uses is forgotten", "too_many_jobs", retry_after_s=soonest,
+                429, f"there are {len(ages)} {self.kind} already, which is this server's limit; delete one, or wait "
+                "until an unused one expires", "too_many_jobs", retry_after_s=retry_after_s,
             )  # fmt: skip
 
     def add(self, value: T) -> str:
         name = secrets.token_hex(16)
         with self._lock:
-            self.room()
+            self.check_capacity()
             self._put(name, value)
         return name
 
@@ -90,24 +90,24 @@ class Store(ABC, Generic[T]):
 
     def _check(self, name: str) -> None:
         if not ID.fullmatch(name) or name not in self._ages():
-            raise self.missing(name)
+            raise self.not_found(name)
 
-    def missing(self, name: str) -> ApiError:
+    def not_found(self, name: str) -> ApiError:
         return ApiError(
-            404, f"id={name[:64]!r}: there is none of the {self.kind} with this id; it was deleted, or nobody used it "
-            f"for {self.limits.job_lifetime_s:.0f} s: make it again", "not_found", "id",
+            404, f"id={name[:64]!r}: none of the {self.kind} has this id; it was deleted, or expired after "
+            f"{self.limits.job_lifetime_s:.0f} s without use: create it again", "not_found", "id",
         )  # fmt: skip
 
     def _ages(self) -> dict[str, float]:
-        """Seconds since each was used; those that nobody used for long are forgotten."""
-        ages = self._all_ages()
+        """Seconds since each value was used, after deleting the expired ones."""
+        ages = self._stored_ages()
         for name in [name for name, age in ages.items() if age > self.limits.job_lifetime_s]:
             self._drop(name)
             del ages[name]
         return ages
 
     @abstractmethod
-    def _all_ages(self) -> dict[str, float]: ...
+    def _stored_ages(self) -> dict[str, float]: ...
     @abstractmethod
     def _put(self, name: str, value: T) -> None: ...
     @abstractmethod
@@ -119,67 +119,67 @@ class Store(ABC, Generic[T]):
 class MemoryStore(Store[T]):
     def __init__(self, kind: str, limits: Limits) -> None:
         super().__init__(kind, limits)
-        self._kept: dict[str, tuple[T, float]] = {}
+        self._values: dict[str, tuple[T, float]] = {}
 
-    def _all_ages(self) -> dict[str, float]:
+    def _stored_ages(self) -> dict[str, float]:
         now = time.monotonic()
-        return {name: now - used for name, (_, used) in self._kept.items()}
+        return {name: now - used for name, (_, used) in self._values.items()}
 
     def _put(self, name: str, value: T) -> None:
-        self._kept[name] = value, time.monotonic()
+        self._values[name] = value, time.monotonic()
 
     def _take(self, name: str) -> T:
-        value = self._kept[name][0]
+        value = self._values[name][0]
         self._put(name, value)
         return value
 
     def _drop(self, name: str) -> None:
-        del self._kept[name]
+        del self._values[name]
 
 
 class FolderStore(Store[T]):
-    """Shared by all processes that have the folder: one of them writes `ID/VERSION/…`, then `ID/current` names it."""
+    """A folder shared by several processes. A writer creates `ID/VERSION/…`, then points `ID/current` to it."""
 
-    def __init__(self, kind: str, limits: Limits, folder: Path, keeper: Serializer[T]) -> None:
+    def __init__(self, kind: str, limits: Limits, folder: Path, serializer: Serializer[T]) -> None:
         super().__init__(kind, limits)
-        self._folder, self._keeper = folder, keeper
-        self._recent: OrderedDict[str, T] = OrderedDict()
-        """By version; reading takes a while."""
-        folder.parent.mkdir(OWNER_ONLY, parents=True, exist_ok=True)  # else parents get the usual rights
+        self._folder, self._serializer = folder, serializer
+        self._cached_versions: OrderedDict[str, T] = OrderedDict()
+        """Values by version, least recently used first; loading takes a while."""
+        folder.parent.mkdir(OWNER_ONLY, parents=True, exist_ok=True)  # mkdir gives parents the default mode
         folder.mkdir(OWNER_ONLY, exist_ok=True)
 
-    def _all_ages(self) -> dict[str, float]:
-        now, found = time.time(), {}
+    def _stored_ages(self) -> dict[str, float]:
+        now, ages = time.time(), {}
         for folder in self._folder.iterdir():
             try:
-                found[folder.name] = now - (folder / CURRENT).stat().st_mtime
-            except OSError:  # another process writes it, or deletes it
+                ages[folder.name] = now - (folder / CURRENT).stat().st_mtime
+            except OSError:  # another process is creating or deleting it
                 continue
-        return {name: age for name, age in found.items() if ID.fullmatch(name)}
+        return {name: age for name, age in ages.items() if ID.fullmatch(name)}
 
     def _put(self, name: str, value: T) -> None:
-        version, home = secrets.token_hex(16), self._folder / name
-        before = self._version(name)
-        self._keeper.write(value, home / version)
-        atomic_write(home / CURRENT, version)
-        if before is not None:
-            shutil.rmtree(home / before, ignore_errors=True)
+        version, folder = secrets.token_hex(16), self._folder / name
+        previous = self._version(name)
+        self._serializer.write(value, folder / version)
+        atomic_write(folder / CURRENT, version)
+        if previous is not None:
+            shutil.rmtree(folder / previous, ignore_errors=True)
         self._remember(version, value)
 
     def _take(self, name: str) -> T:
-        for _ in range(2):  # a version may be replaced while it is read
+        for _ in range(2):  # another process may replace the version while it is read
             version = self._version(name)
             if version is None:
                 break
             try:
-                value = self._recent[version] if version in self._recent else self._keeper.read(
+                value = self._cached_versions[version] if version in self._cached_versions else self._serializer.read(
                     self._folder / name / version)  # fmt: skip
                 (self._folder / name / CURRENT).touch()
             except (CheckpointError, OSError):
                 continue
             self._remember(version, value)
             return value
-        raise self.missing(name)
+        raise self.not_found(name)
 
     def _drop(self, name: str) -> None:
         (self._folder / name / CURRENT).unlink(missing_ok=True)
@@ -193,14 +193,14 @@ class FolderStore(Store[T]):
         return version if ID.fullmatch(version) else None
 
     def _remember(self, version: str, value: T) -> None:
-        self._recent[version] = value
-        self._recent.move_to_end(version)
-        while len(self._recent) > self.limits.jobs:
-            self._recent.popitem(last=False)
+        self._cached_versions[version] = value
+        self._cached_versions.move_to_end(version)
+        while len(self._cached_versions) > self.limits.jobs:
+            self._cached_versions.popitem(last=False)
 
 
 def classifier_record(name: str, adapted: Any, limits: Limits) -> dict[str, Any]:
-    """What a client hears of a classifier that it taught."""
+    """What /adapt answers about a classifier."""
     evidence = adapted.evidence
     mistakes = [{"text": text, "label": label, "taken_for": other} for text, label, other in evidence.mistakes]
     return {

@@ -1,4 +1,4 @@
-"""Logs as JSON lines: what happened, never what was asked."""
+"""Logs as JSON lines, without any text of a request."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from datetime import datetime, timezone
 
 
 class JsonFormatter(logging.Formatter):
-    """Of an error the kind alone: its message may hold somebody's text."""
+    """Logs only the type of an exception: its message may quote a request."""
 
     def format(self, record: logging.LogRecord) -> str:
-        when = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
-        line = {"time": when, "level": record.levelname.lower(), "event": record.getMessage()}
+        timestamp = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
+        line = {"time": timestamp, "level": record.levelname.lower(), "event": record.getMessage()}
         line |= getattr(record, "fields", {})
         if record.exc_info and record.exc_info[0] is not None:
             line["kind"] = record.exc_info[0].__name__

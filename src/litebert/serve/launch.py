@@ -1,4 +1,4 @@
-"""From settings to running processes."""
+"""Start the server: one process, or a supervisor of several workers."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ LOG = logging.getLogger("litebert.serve")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 BACKLOG = 2048
 MIN_LIFETIME_S = 10.0
-"""A process that dies sooner after its start will not do better the next time."""
+"""A worker that dies sooner after its start is not replaced: the next would die too."""
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 THREAD_SWITCH_S = 0.001
-"""A thread that reads keeps the event loop waiting no longer than this, where Python's own 5 ms add up to delays."""
+"""Python's thread switch interval. Its default of 5 ms delays the event loop while other threads tokenize."""
 MEMORY_TRIM_INTERVAL_S = 10
 KEEP_ALIVE_S = 30
-"""After which a connection that asks nothing is closed."""
+"""Idle connections are closed after this time."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ServerSettings:
     engine: Literal["auto", "torch", "int8"] = "auto"
     keys: tuple[str, ...] = field(default=(), repr=False)
     hosts: tuple[str, ...] = ()
-    """That may be asked for; none: all, or on this machine alone its own names."""
+    """Accepted Host headers; empty: any, or only loopback names when listening on loopback."""
     open_metrics: bool = False
     workers: int = 1
     state_dir: Path | None = None
@@ -56,7 +56,7 @@ class ServerSettings:
 
     @property
     def is_local(self) -> bool:
-        """Can only this machine reach it?"""
+        """Does it listen on a loopback address?"""
         try:
             return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -64,30 +64,30 @@ class ServerSettings:
 
     @property
     def allowed_hosts(self) -> tuple[str, ...]:
-        # a page of a stranger can make its name mean 127.0.0.1, and would be believed
+        # against DNS rebinding: a web page could make its own host name resolve to 127.0.0.1
         return self.hosts or (tuple(dict.fromkeys((*LOOPBACK, self.host))) if self.is_local else ())
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that is bound, before any model is loaded."""
+    """Bind the socket before any model is loaded."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sends without delay where the protocol is named; else every answer would wait 40 ms for an acknowledgement
-    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # asyncio sets TCP_NODELAY only where the protocol is named; else answers wait 40 ms for an acknowledgement
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind((host, port))
-        found.listen(BACKLOG)
+        listening.bind((host, port))
+        listening.listen(BACKLOG)
     except OSError as error:
-        found.close()
+        listening.close()
         raise ConfigError(
-            f"{host}:{port}: cannot listen there ({error.strerror}); choose another --port, or end what uses it"
+            f"{host}:{port}: cannot listen there ({error.strerror}); choose another --port, or stop what uses this one"
         ) from error
-    found.set_inheritable(True)
-    return found
+    listening.set_inheritable(True)
+    return listening
 
 
 def launch(settings: ServerSettings, listening: socket.socket, started: Callable[[], None]) -> int:
-    """Serve until a signal ends it; 0 if all went well."""
+    """Serve until a signal arrives; returns the exit code."""
     if settings.workers == 1:
         serve(settings, listening, started)
         return 0
@@ -107,7 +107,7 @@ def _log_level(settings: ServerSettings) -> int:
 
 
 def serve(settings: ServerSettings, listening: socket.socket, started: Callable[[], None] = lambda: None) -> None:
-    """In this process."""
+    """Serve in this process."""
     import torch
     import uvicorn
 
@@ -129,17 +129,17 @@ def serve(settings: ServerSettings, listening: socket.socket, started: Callable[
         started()
         return Service(registry, settings.limits, settings.runs, settings.state_dir, settings.workers)
 
-    gate = build_app(make_service, settings.limits, access)
+    app = build_app(make_service, settings.limits, access)
     config = uvicorn.Config(
-        gate, log_config=None, access_log=False, server_header=False, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
+        app, log_config=None, access_log=False, server_header=False, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
         lifespan="on", ws="none", timeout_graceful_shutdown=math.ceil(settings.limits.timeout_s) + 5,
     )  # fmt: skip
     threading.Thread(target=_trim_memory, daemon=True).start()
-    Server(config, gate, settings.drain_s).run([listening])
+    Server(config, app, settings.drain_s).run([listening])
 
 
 def _trim_memory() -> None:
-    """glibc keeps what is freed, in pieces and by thread; unless it is asked, the process seems to grow for hours."""
+    """Return freed memory to the system: glibc keeps it in per-thread arenas, and the process would grow for hours."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     while trim is not None:
         time.sleep(MEMORY_TRIM_INTERVAL_S)
@@ -147,7 +147,7 @@ def _trim_memory() -> None:
 
 
 def _serve_in_worker(settings: ServerSettings, listening: socket.socket) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     try:
         serve(settings, listening)
     except ConfigError as error:
@@ -155,8 +155,8 @@ def _serve_in_worker(settings: ServerSettings, listening: socket.socket) -> None
         sys.exit(2)
 
 
-def _end_with_parent() -> None:
-    """Nobody else would end what a killed parent leaves behind."""
+def _exit_with_parent() -> None:
+    """Stop when the supervisor was killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -164,67 +164,67 @@ def _end_with_parent() -> None:
 
 
 class _WorkerSupervisor:
-    """Several that listen at one socket; one that dies is replaced."""
+    """Runs several workers on one socket and replaces those that die."""
 
     def __init__(self, settings: ServerSettings, listening: socket.socket) -> None:
         self._settings, self._listening = settings, listening
-        self._ending = False
-        self._running: dict[BaseProcess, float] = {}
-        """And when each was started."""
+        self._stopping = False
+        self._processes: dict[BaseProcess, float] = {}
+        """Workers and their start times."""
 
     def run(self, started: Callable[[], None]) -> int:
-        previous = {number: signal.signal(number, self._end) for number in (signal.SIGTERM, signal.SIGINT)}
-        code, told = 0, False
-        self._count_deaths()
+        previous = {number: signal.signal(number, self._request_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        exit_code, signalled = 0, False
+        self._create_death_counter()
         try:
             for _ in range(self._settings.workers):
                 self._start()
             started()
-            while self._running:
+            while self._processes:
                 time.sleep(0.1)
-                if self._ending and not told:
-                    told = True
-                    for process in self._running:
+                if self._stopping and not signalled:
+                    signalled = True
+                    for process in self._processes:
                         process.terminate()
-                for process in [one for one in self._running if not one.is_alive()]:
-                    lived = time.monotonic() - self._running.pop(process)
+                for process in [worker for worker in self._processes if not worker.is_alive()]:
+                    lived = time.monotonic() - self._processes.pop(process)
                     self._forget_metrics(process)
-                    if not self._ending:
-                        self._report(process, lived)
-                    if self._ending:
-                        # one that was still loading knows no other way to end, and has accepted nothing
-                        well = process.exitcode in (0, -signal.SIGTERM)
-                        code = code or (0 if well else abs(process.exitcode or 0))
+                    if not self._stopping:
+                        self._log_death(process, lived)
+                    if self._stopping:
+                        # SIGTERM kills a worker that is still loading, which has accepted no request
+                        succeeded = process.exitcode in (0, -signal.SIGTERM)
+                        exit_code = exit_code or (0 if succeeded else abs(process.exitcode or 0))
                     elif lived < MIN_LIFETIME_S or process.exitcode == 2:
-                        code = process.exitcode or 1
-                        self._ending = True
+                        exit_code = process.exitcode or 1
+                        self._stopping = True
                     else:
                         self._start()
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-        return code
+        return exit_code
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         process = context.Process(target=_serve_in_worker, args=(self._settings, self._listening))
         process.start()
-        self._running[process] = time.monotonic()
+        self._processes[process] = time.monotonic()
 
-    def _end(self, number: int, frame: FrameType | None) -> None:
-        self._ending = True
+    def _request_stop(self, number: int, frame: FrameType | None) -> None:
+        self._stopping = True
 
-    def _count_deaths(self) -> None:
-        from prometheus_client.values import MultiProcessValue  # a Counter would have had to know of the folder sooner
+    def _create_death_counter(self) -> None:
+        from prometheus_client.values import MultiProcessValue  # a Counter needs the folder at import time
 
         name = "litebert_worker_deaths"
         self._deaths = MultiProcessValue()("counter", name, f"{name}_total", [], [], "Processes that died.")
 
-    def _report(self, process: BaseProcess, lived_s: float) -> None:
-        """It died, and nobody had asked it to."""
+    def _log_death(self, process: BaseProcess, lived_s: float) -> None:
+        """Log and count a worker that died by itself."""
         self._deaths.inc(1)
-        told = {"pid": process.pid, "exit_code": process.exitcode, "lived_s": round(lived_s, 1)}
-        LOG.error("worker died", extra={"fields": told})
+        fields = {"pid": process.pid, "exit_code": process.exitcode, "lived_s": round(lived_s, 1)}
+        LOG.error("worker died", extra={"fields": fields})
 
     def _forget_metrics(self, process: BaseProcess) -> None:
         from prometheus_client.multiprocess import mark_process_dead

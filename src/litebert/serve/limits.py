@@ -1,4 +1,4 @@
-"""What a server takes, and what it refuses."""
+"""Limits of the server, and the error of a refused request."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from litebert.errors import LitebertError
 @dataclass(frozen=True)
 class Limits:
     body_bytes: int = 4 << 20
-    """Of a request."""
+    """Maximum size of a request body."""
     texts: int = 256
-    """In a request."""
+    """Maximum texts in a request."""
     characters: int = 100_000
-    """Of a text."""
+    """Maximum length of a text."""
     text_tokens: int = 16_384
-    """That are read of a text, in as many windows as it takes."""
+    """Maximum tokens of a text, over all its windows."""
     requests: int = 256
-    """That are answered or wait, all together."""
+    """Maximum concurrent requests, waiting ones included."""
     queue_tokens: int = 1 << 16
-    """That wait to be computed."""
+    """Maximum tokens in the queue."""
     batch_tokens: int = 4096
-    """That are computed together."""
+    """Maximum tokens in a batch."""
     max_wait_s: float = 0.002
-    """For a fuller batch."""
+    """Maximum wait for a batch to fill."""
     timeout_s: float = 60.0
-    """For an answer."""
+    """Timeout of a request."""
     jobs: int = 32
-    """Classifiers that were taught and lists to search in, of each."""
+    """Maximum adapted classifiers, and maximum lists to search."""
     job_examples: int = 500
-    """To teach a classifier."""
+    """Maximum examples of a classifier."""
     job_texts: int = 10_000
-    """To search in."""
+    """Maximum texts of a list to search."""
     job_timeout_s: float = 600.0
-    """For teaching, and for reading a list."""
+    """Timeout of adapting a classifier and of uploading a list."""
     job_lifetime_s: float = 3600.0
-    """Since it was last used."""
+    """Classifiers and lists expire when unused for this long."""
 
 
 class ApiError(LitebertError):
-    """A request that cannot be answered: a status, and what is wrong in words."""
+    """A request is refused with an HTTP status and a message."""
 
     def __init__(
         self, status: int, message: str, kind: str = "invalid_request_error", param: str | None = None,
@@ -52,20 +52,20 @@ class ApiError(LitebertError):
         self.status, self.kind, self.param, self.retry_after_s = status, kind, param, retry_after_s
 
     def body(self) -> dict[str, dict[str, str | None]]:
-        """As openai's clients read it."""
+        """The error in the OpenAI format."""
         return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": None}}
 
 
-def check_texts(texts: Sequence[str], limits: Limits, param: str, most: int | None = None) -> None:
-    """That there are some, not too many, none too long."""
-    check_count(texts, limits, param, most)
+def check_texts(texts: Sequence[str], limits: Limits, param: str, limit: int | None = None) -> None:
+    """Check the number and the lengths of texts."""
+    check_count(texts, limits, param, limit)
     check_lengths(texts, limits, param)
 
 
-def check_count(items: Sequence[Any], limits: Limits, param: str, most: int | None = None) -> None:
-    most = limits.texts if most is None else most
-    if not 1 <= len(items) <= most:
-        raise ApiError(400, f"{param}: {len(items):,} texts; give 1 to {most:,} in a request", param=param)
+def check_count(items: Sequence[Any], limits: Limits, param: str, limit: int | None = None) -> None:
+    limit = limits.texts if limit is None else limit
+    if not 1 <= len(items) <= limit:
+        raise ApiError(400, f"{param}: {len(items):,} texts; give 1 to {limit:,} in a request", param=param)
 
 
 def check_lengths(texts: Sequence[str], limits: Limits, param: str) -> None:

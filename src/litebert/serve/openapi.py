@@ -1,4 +1,4 @@
-"""The OpenAPI document, as far as FastAPI does not know it: keys, and that a bad body gets 400."""
+"""Corrections to FastAPI's OpenAPI document: API keys, and status 400 instead of 422 for invalid bodies."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from litebert.serve.middleware import AccessControl
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-BEARER = {"type": "http", "scheme": "bearer", "description": "One of the server's keys."}
+BEARER = {"type": "http", "scheme": "bearer", "description": "An API key of the server."}
 UNUSED_SCHEMAS = ("HTTPValidationError", "ValidationError")
 
 
 def customize_openapi(app: FastAPI, access: AccessControl) -> None:
-    """What /openapi.json says from now on."""
-    usual = app.openapi
+    """Replace the generator of /openapi.json."""
+    generate = app.openapi
 
-    def described() -> dict[str, Any]:
-        document = usual()
+    def generate_with_keys() -> dict[str, Any]:
+        document = generate()
         for path, operations in document["paths"].items():
             for operation in operations.values():
                 operation["responses"].pop("422", None)
-                if access.keys and not access.needs_no_key(path):
+                if access.keys and not access.allows_without_key(path):
                     operation["security"] = [{"key": []}]
         components = document["components"]
         for name in UNUSED_SCHEMAS:
@@ -31,4 +31,4 @@ def customize_openapi(app: FastAPI, access: AccessControl) -> None:
             components["securitySchemes"] = {"key": BEARER}
         return document
 
-    app.openapi = described  # type: ignore[method-assign]  # as FastAPI's own manual does it
+    app.openapi = generate_with_keys  # type: ignore[method-assign]  # as in FastAPI's documentation

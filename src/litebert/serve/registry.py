@@ -1,4 +1,4 @@
-"""The models that a server answers with, by name."""
+"""The models that a server serves, by name."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ TASK_ENDPOINTS = {
     "classify": "/classify", "few-shot": "/classify", "multilabel": "/classify", "regress": "/classify", "tag": "/tag",
     "answer": "/answer", "translate": "/translate", "mask": "/fill-mask",
 }  # fmt: skip
-"""Of tasks that have one beside /predict."""
+"""Endpoints of tasks that have one besides /predict."""
 ENCODER_ENDPOINTS = ("/v1/embeddings", "/v1/rerank", "/similarity", "/search", "/adapt", "/inside")
 ADAPTED_ENDPOINTS = ("examples", "explain", "download")
 
 
 @dataclass(frozen=True, eq=False)
 class ServedModel:
-    """A model under its name."""
+    """A model and the name under which it is served."""
 
     name: str
     model: Model
     created: int = field(default_factory=lambda: int(time.time()))
-    taught_id: str | None = None
-    """Of one that a client taught, which makes no vectors and cannot be taught from."""
+    adapted_id: str | None = None
+    """Set for a classifier that a client adapted; it gives no embeddings and cannot be adapted further."""
 
     @property
     def task(self) -> str | None:
@@ -54,12 +54,12 @@ class ServedModel:
     def endpoints(self) -> list[str]:
         own = [f"/predict/{self.name}"] if self.task else []
         own += [TASK_ENDPOINTS[self.task]] if self.task in TASK_ENDPOINTS else []
-        if self.taught_id is None:
+        if self.adapted_id is None:
             return [*own, *ENCODER_ENDPOINTS]
-        return [*own, "/inside", *(f"/adapt/{self.taught_id}/{what}" for what in ADAPTED_ENDPOINTS)]
+        return [*own, "/inside", *(f"/adapt/{self.adapted_id}/{action}" for action in ADAPTED_ENDPOINTS)]
 
     def record(self) -> dict[str, Any]:
-        """As /v1/models says it: OpenAI's fields and ours."""
+        """The entry of /v1/models: OpenAI's fields and ours."""
         return {
             "id": self.name, "object": "model", "created": self.created, "owned_by": "litebert", "task": self.task,
             "labels": self.labels, "max_length": self.model.max_length, "passes": self.model.passes,
@@ -69,46 +69,46 @@ class ServedModel:
 
 
 class Registry:
-    """In the order in which they were given: where a request names none, the first that can answers."""
+    """Served models in the order given: a request that names none gets the first that can answer it."""
 
     def __init__(self, served: Sequence[ServedModel]) -> None:
-        self._served = {one.name: one for one in served}
+        self._served = {model.name: model for model in served}
 
     @classmethod
     def load(cls, models: Sequence[str], engine: Engine = "auto") -> Registry:
-        """Each a folder, a name, or NAME=FOLDER."""
-        found: dict[str, ServedModel] = {}
-        for given in models:
-            name, path = parse_model_argument(given)
-            if name in found:
-                raise ConfigError(f"{given}: there is a model {name!r} already; give this one a name: NAME={path}")
+        """Load models, each given as a folder, a model name, or NAME=FOLDER."""
+        loaded: dict[str, ServedModel] = {}
+        for argument in models:
+            name, path = parse_model_argument(argument)
+            if name in loaded:
+                raise ConfigError(f"{argument}: the name {name!r} is taken; choose another: NAME={path}")
             _check_weights(name, builtin.folder_of(path))
-            model = load_any(path, engine, [base_model(one.model) for one in found.values()])
+            model = load_any(path, engine, [base_model(served.model) for served in loaded.values()])
             model.albert.requires_grad_(False)
-            model.tokenizer.warns = False  # logs quote no texts
+            model.tokenizer.warn_unknown = False  # the warning would quote texts in the log
             if isinstance(model, Adapted) and isinstance(home := model.base.source, Path):
                 _check_weights(name, home)
-            found[name] = ServedModel(name, model)
-        return cls(list(found.values()))
+            loaded[name] = ServedModel(name, model)
+        return cls(list(loaded.values()))
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._served.values())
 
     def get(self, name: str) -> ServedModel:
         if name not in self._served:
-            there = ", ".join(self._served)
+            available = ", ".join(self._served)
             raise ApiError(
-                404, f"model={name[:100]!r} is not served here; there are: {there}", "model_not_found", "model"
+                404, f"model={name[:100]!r} is not served here; available: {available}", "model_not_found", "model"
             )
         return self._served[name]
 
-    def for_task(self, name: str | None, wanted: str, tasks: Sequence[str]) -> ServedModel:
-        """The model of this name, or the first that does what is wanted."""
+    def for_task(self, name: str | None, action: str, tasks: Sequence[str]) -> ServedModel:
+        """The model of this name, or the first with one of these tasks."""
         if name is not None:
             served = self.get(name)
             if served.task not in tasks:
                 raise ApiError(
-                    400, f"model={name!r} does {served.task or 'no task'} and cannot {wanted}; see /v1/models",
+                    400, f"model={name!r} does {served.task or 'no task'} and cannot {action}; see /v1/models",
                     param="model",
                 )  # fmt: skip
             return served
@@ -116,12 +116,12 @@ class Registry:
             if served.task in tasks:
                 return served
         raise ApiError(
-            404, f"no model here can {wanted}; serve one that was taught to, with: litebert serve FOLDER",
+            404, f"no model here can {action}; serve one that can, with: litebert serve FOLDER",
             "model_not_found", "model",
         )  # fmt: skip
 
     def for_masks(self, name: str | None) -> ServedModel:
-        """One with a masked-token head."""
+        """A model with a masked-token head."""
         if name is not None and Mask.head_name not in self.get(name).model.albert.heads:
             raise ApiError(
                 400, f"model={name!r} has no masked-token head (fine-tuning drops it); name a pre-trained one",
@@ -129,36 +129,39 @@ class Registry:
             )  # fmt: skip
         return self.for_task(name, "fill masks", (Mask.name,))
 
-    def for_vectors(self, name: str | None) -> ServedModel:
-        """All have an encoder; by default one that was taught similarity, else one that was not taught a task."""
+    def for_embeddings(self, name: str | None) -> ServedModel:
+        """The model of this name; by default one trained for similarity, else one without a task, else the first."""
         if name is not None:
             return self.get(name)
-        all_of_them = list(self)
-        for wanted in ((Similarity.name,), (None, Mask.name)):
-            if suitable := [served for served in all_of_them if served.task in wanted]:
-                return suitable[0]
-        return all_of_them[0]
+        models = list(self)
+        for preferred in ((Similarity.name,), (None, Mask.name)):
+            for served in models:
+                if served.task in preferred:
+                    return served
+        return models[0]
 
 
 def _check_weights(name: str, folder: Path) -> None:
-    """That they are what was saved; where nothing says so, the log does."""
+    """Compare the weights with their recorded hashes; log a warning where there are none."""
     check_hashes(folder)
-    is_ours = folder in builtin.FOLDERS.values()  # pip has checked those
-    if (unknown := unhashed_weights(folder)) and not is_ours:
-        remedy = f"no {HASH_FILE} beside them says what they were; load the model and save it again"
-        LOG.warning("unchecked weights", extra={"fields": {"model": name, "files": unknown, "remedy": remedy}})
+    is_builtin = folder in builtin.FOLDERS.values()  # pip has checked those
+    if (unchecked := unhashed_weights(folder)) and not is_builtin:
+        remedy = f"{HASH_FILE} lists no hash of them; load the model and save it again"
+        LOG.warning("unchecked weights", extra={"fields": {"model": name, "files": unchecked, "remedy": remedy}})
 
 
-def parse_model_argument(given: str) -> tuple[str, str]:
-    """The name under which a model is served, and where it is."""
-    name, equals, path = given.partition("=")
-    if equals and MODEL_NAME.fullmatch(name) and not Path(given).exists():
+def parse_model_argument(argument: str) -> tuple[str, str]:
+    """The name under which a model is served, and its folder or model name."""
+    name, equals, path = argument.partition("=")
+    if equals and MODEL_NAME.fullmatch(name) and not Path(argument).exists():
         return name, path
-    name = re.sub(r"[^\w.-]+", "-", Path(given).resolve().name if Path(given).exists() else given.split("/")[-1])
+    name = re.sub(
+        r"[^\w.-]+", "-", Path(argument).resolve().name if Path(argument).exists() else argument.split("/")[-1]
+    )
     name = name.strip(".-") or "model"
-    return name[:100], given
+    return name[:100], argument
 
 
 def base_model(model: Model) -> Model:
-    """What an adapted model was made from; another is it itself."""
+    """The model that an adapted model is based on; any other model is its own base."""
     return model.base if isinstance(model, Adapted) else model

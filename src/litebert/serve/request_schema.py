@@ -1,4 +1,4 @@
-"""What requests say, as the OpenAPI document describes them."""
+"""Bodies of requests."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from litebert.serve.validation_messages import single_rule
 
-Text = str
-ModelName = Field(default=None, max_length=200, description="Of /v1/models; by default the first that can.")
+ModelName = Field(
+    default=None, max_length=200, description="A name of /v1/models; by default the first model that can answer."
+)
 PredictInput = Annotated[
     str | list[str] | dict[str, JsonValue],
     single_rule("must be a text, a list of texts, or an object of the task's fields"),
 ]
 EmbeddingInput = Annotated[
     str | list[str] | list[int] | list[list[int]],
-    single_rule("must be a text, a list of texts, a list of token numbers, or a list of such lists"),
+    single_rule("must be a text, a list of texts, a list of token ids, or a list of such lists"),
 ]
 EXAMPLE_TEXTS: list[JsonValue] = ["Rain fell on the roof.", "The baker opened at five."]
 EXAMPLE_LABELS: list[JsonValue] = [
@@ -28,7 +29,7 @@ MAX_PASSES = 1000
 
 
 def example(**fields: JsonValue) -> ConfigDict:
-    """What /docs offers to send; without a model, so that it works on every server."""
+    """The example in /docs; it names no model, so that it works on every server."""
     return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
@@ -42,14 +43,16 @@ class PredictRequest(StrictRequest):
     inputs: list[PredictInput] = Field(
         min_length=1, description="Records as `litebert predict` reads them: a text, a pair, or an object."
     )
-    passes: int | None = Field(default=None, ge=1, le=MAX_PASSES, description="Passes to run instead of all.")
-    top: int | None = Field(default=None, ge=1, le=MAX_TOP, description="Candidates for a mask.")
+    passes: int | None = Field(
+        default=None, ge=1, le=MAX_PASSES, description="Number of passes to run; by default all."
+    )
+    top: int | None = Field(default=None, ge=1, le=MAX_TOP, description="Number of candidates per mask.")
 
 
 class FillRequest(StrictRequest):
     model_config = example(text="The [MASK] opened at five.", top=3)
 
-    text: Text = Field(min_length=1, description="With [MASK] where a word is missing.")
+    text: str = Field(min_length=1, description="A text with [MASK] in place of each missing word.")
     top: int = Field(default=5, ge=1, le=MAX_TOP)
     model: str | None = ModelName
 
@@ -57,8 +60,8 @@ class FillRequest(StrictRequest):
 class QuestionRequest(StrictRequest):
     model_config = example(question="When did the baker open?", context="The baker opened at five.")
 
-    question: Text = Field(min_length=1)
-    context: Text = Field(min_length=1)
+    question: str = Field(min_length=1)
+    context: str = Field(min_length=1)
     model: str | None = ModelName
 
 
@@ -67,12 +70,12 @@ class TextsRequest(StrictRequest):
 
     model_config = example(texts=EXAMPLE_TEXTS)
 
-    text: Text | None = Field(default=None, min_length=1)
-    texts: list[Text] | None = Field(default=None, min_length=1)
+    text: str | None = Field(default=None, min_length=1)
+    texts: list[str] | None = Field(default=None, min_length=1)
     model: str | None = ModelName
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> TextsRequest:
+    def _exactly_one(self) -> TextsRequest:
         if (self.text is None) == (self.texts is None):
             raise ValueError("give text, or texts, a list, and not both")
         return self
@@ -83,30 +86,30 @@ class TextsRequest(StrictRequest):
 
 
 class SimilarityRequest(StrictRequest):
-    """All pairs of `texts`, or those of `a` with `b`."""
+    """All pairs of `texts`, or all pairs of a text of `a` and one of `b`."""
 
     model_config = example(texts=EXAMPLE_TEXTS)
 
-    texts: list[Text] | None = Field(default=None, min_length=1)
-    a: list[Text] | None = Field(default=None, min_length=1)
-    b: list[Text] | None = Field(default=None, min_length=1)
+    texts: list[str] | None = Field(default=None, min_length=1)
+    a: list[str] | None = Field(default=None, min_length=1)
+    b: list[str] | None = Field(default=None, min_length=1)
     model: str | None = ModelName
 
     @model_validator(mode="after")
-    def _one_way(self) -> SimilarityRequest:
+    def _texts_or_pairs(self) -> SimilarityRequest:
         if (self.texts is None) == (self.a is None) or (self.a is None) != (self.b is None):
             raise ValueError("give texts, or a and b")
         return self
 
 
 class CompatibleRequest(BaseModel):
-    """Of others' clients: what we do not know is ignored, as they may send more."""
+    """A request in another server's format: unknown fields are ignored, as its clients may send more."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
 class EmbeddingsRequest(CompatibleRequest):
-    """OpenAI's."""
+    """In the format of OpenAI."""
 
     model_config = example(input=EXAMPLE_TEXTS)
 
@@ -120,36 +123,38 @@ class EmbeddingsRequest(CompatibleRequest):
 class RerankRequest(StrictRequest):
     model_config = example(query="weather", documents=EXAMPLE_TEXTS)
 
-    query: Text = Field(min_length=1)
-    documents: list[Text] = Field(min_length=1)
+    query: str = Field(min_length=1)
+    documents: list[str] = Field(min_length=1)
     model: str | None = ModelName
     top_n: int | None = Field(default=None, ge=1, le=1 << 16)
     return_documents: bool = False
 
 
 class TeiEmbedRequest(CompatibleRequest):
-    """text-embeddings-inference's."""
+    """In the format of text-embeddings-inference."""
 
     model_config = example(inputs=EXAMPLE_TEXTS)
 
     inputs: EmbeddingInput
     normalize: bool = True
-    truncate: bool | None = Field(default=None, description="false: refuse texts that are too long; else they are cut.")
+    truncate: bool | None = Field(
+        default=None, description="false: refuse texts that are too long; otherwise they are truncated."
+    )
     dimensions: int | None = Field(default=None, ge=1, le=1 << 16)
 
 
 class TeiRerankRequest(CompatibleRequest):
-    """text-embeddings-inference's."""
+    """In the format of text-embeddings-inference."""
 
     model_config = example(query="weather", texts=EXAMPLE_TEXTS)
 
-    query: Text = Field(min_length=1)
-    texts: list[Text] = Field(min_length=1)
+    query: str = Field(min_length=1)
+    texts: list[str] = Field(min_length=1)
     return_text: bool = False
 
 
 class TeiTokenizeRequest(CompatibleRequest):
-    """text-embeddings-inference's."""
+    """In the format of text-embeddings-inference."""
 
     model_config = example(inputs=EXAMPLE_TEXTS)
 
@@ -158,7 +163,7 @@ class TeiTokenizeRequest(CompatibleRequest):
 
 
 class Example(StrictRequest):
-    text: Text = Field(min_length=1)
+    text: str = Field(min_length=1)
     label: str = Field(min_length=1, max_length=200)
 
 
@@ -168,7 +173,7 @@ class TeachRequest(StrictRequest):
     examples: list[Example] = Field(min_length=1)
     model: str | None = ModelName
     label_names: bool | None = Field(
-        default=None, description="Let the names of the classes count as examples; null: if that helps."
+        default=None, description="Use the names of the classes as examples; null: only if that helps."
     )
 
 
@@ -181,32 +186,32 @@ class MoreExamples(StrictRequest):
 class TextRequest(StrictRequest):
     model_config = example(text=EXAMPLE_TEXTS[0])
 
-    text: Text = Field(min_length=1)
+    text: str = Field(min_length=1)
 
 
 class InsideRequest(StrictRequest):
     model_config = example(text=EXAMPLE_TEXTS[0])
 
-    text: Text = Field(min_length=1)
+    text: str = Field(min_length=1)
     model: str | None = ModelName
 
 
 class TextListRequest(StrictRequest):
     model_config = example(texts=EXAMPLE_TEXTS)
 
-    texts: list[Text] = Field(min_length=1)
+    texts: list[str] = Field(min_length=1)
     model: str | None = ModelName
 
 
 class SearchRequest(StrictRequest):
     model_config = example(query="weather", top=1)
 
-    query: Text | None = Field(default=None, min_length=1)
-    queries: list[Text] | None = Field(default=None, min_length=1)
+    query: str | None = Field(default=None, min_length=1)
+    queries: list[str] | None = Field(default=None, min_length=1)
     top: int = Field(default=10, ge=1, le=1000)
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> SearchRequest:
+    def _exactly_one(self) -> SearchRequest:
         if (self.query is None) == (self.queries is None):
             raise ValueError("give query, or queries, a list, and not both")
         return self

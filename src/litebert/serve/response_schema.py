@@ -1,4 +1,4 @@
-"""What answers hold, as the OpenAPI document describes them."""
+"""Bodies of responses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ErrorDetail(StrictResponse):
 
 
 class ErrorResponse(StrictResponse):
-    """The form that openai's clients read."""
+    """An error in the OpenAI format."""
 
     error: ErrorDetail
 
@@ -38,8 +38,8 @@ class MaskFilling(StrictResponse):
 
 class FillMaskResponse(StrictResponse):
     model: str
-    masks: list[list[MaskFilling]] = Field(description="For each mask the likeliest fillings, best first.")
-    text: str = Field(description="With the best filling of every mask.")
+    masks: list[list[MaskFilling]] = Field(description="For each mask the most likely fillings, best first.")
+    text: str = Field(description="The text with the best filling of every mask.")
     log_probability: float
     truth_log_probability: float | None
 
@@ -97,8 +97,8 @@ class TeiToken(StrictResponse):
     id: int
     text: str
     special: bool
-    start: int | None = Field(description="The first character of the text that it stands for.")
-    stop: int | None = Field(description="The one after the last.")
+    start: int | None = Field(description="Index of its first character in the text.")
+    stop: int | None = Field(description="Index after its last character.")
 
 
 class TeiInfo(StrictResponse):
@@ -122,8 +122,10 @@ class InsideResponse(StrictResponse):
     tokens: list[str]
     depths: int
     heads: int
-    attention: list[list[list[list[float]]]] = Field(description="By pass, head, token that looks, token looked at.")
-    by_depth: list[AnswerAtDepth] = Field(description="The answer if the model stopped after each pass.")
+    attention: list[list[list[list[float]]]] = Field(
+        description="Attention weights by pass, head, query token and key token."
+    )
+    by_depth: list[AnswerAtDepth] = Field(description="The answer after each pass.")
 
 
 class Misclassification(StrictResponse):
@@ -134,25 +136,25 @@ class Misclassification(StrictResponse):
 
 class AdaptResponse(StrictResponse):
     id: str
-    model: str = Field(description="For /predict and /classify.")
+    model: str = Field(description="Model name for /predict and /classify.")
     classes: list[str]
     examples: int
-    accuracy_left_out: float | None = Field(description="Of each example, by what is solved without it.")
-    margin: float | None = Field(description="Half of the interval in which that lies, 19 times out of 20.")
-    chance: float = Field(description="What the largest class alone would get.")
-    with_twice: float | None = Field(description="What twice as many examples may give.")
+    accuracy_left_out: float | None = Field(description="Leave-one-out accuracy.")
+    margin: float | None = Field(description="Half-width of its 95 % confidence interval.")
+    chance: float = Field(description="Accuracy of the majority baseline.")
+    with_twice: float | None = Field(description="Estimated accuracy with twice as many examples.")
     label_names: bool
     hints: list[str]
     mistakes: list[Misclassification]
     seconds: float
-    expires_in_s: float = Field(description="After its last use.")
+    expires_in_s: float = Field(description="Seconds after its last use.")
 
 
 class NearestExample(StrictResponse):
     text: str
     label: str
-    weight: float = Field(description="What it adds to the score of the class; below 0, it takes away.")
-    is_name: bool = Field(description="The name of a class, which counts as an example too.")
+    weight: float = Field(description="Its contribution to the score of the class; may be negative.")
+    is_name: bool = Field(description="Whether it is the name of a class, used as an example.")
 
 
 class ExplainResponse(StrictResponse):
@@ -200,7 +202,7 @@ class RunList(StrictResponse):
 
 class RunCurves(StrictResponse):
     name: str
-    curves: dict[str, list[list[float]]] = Field(description="By metric: step and value, at most 500 of each.")
+    curves: dict[str, list[list[float]]] = Field(description="Points (step, value) by metric, at most 500 each.")
 
 
 class ModelRecord(StrictResponse):

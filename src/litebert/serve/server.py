@@ -1,4 +1,4 @@
-"""uvicorn with an orderly end: on SIGTERM /ready turns false first, then all that was accepted is answered."""
+"""uvicorn with a graceful shutdown: after SIGTERM /ready is false, then all accepted requests are answered."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from litebert.serve.middleware import RequestMiddleware
 
 
 class Server(uvicorn.Server):
-    """Ends by itself; a signal that was obeyed is not raised again, so that the exit code is 0."""
+    """Does not raise the signal again after the shutdown, so that the exit code is 0."""
 
-    def __init__(self, config: uvicorn.Config, gate: RequestMiddleware, drain_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, app: RequestMiddleware, drain_s: float) -> None:
         super().__init__(config)
-        self._state, self._drain_s, self._stop_at = gate.state, drain_s, math.inf
+        self._state, self._drain_s, self._stop_at = app.state, drain_s, math.inf
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._state.draining or sig == signal.SIGINT:

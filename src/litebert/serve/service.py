@@ -1,4 +1,4 @@
-"""All that a server has: its models, its queue, what clients left with it."""
+"""The state of a server: its models, its batcher and what clients store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class AdaptedClassifier:
-    """A classifier that a client taught, and the name of the model that it was made from."""
+    """A classifier that a client adapted, and the name of its base model."""
 
     base: str
     adapted: Adapted
@@ -52,10 +52,10 @@ class TextListSerializer:
         safetensors.numpy.save_file({"vectors": value.vectors}, folder / "vectors.safetensors")
 
     def read(self, folder: Path) -> TextList:
-        said: dict[str, Any] = read_json(folder / "texts.json")
+        content: dict[str, Any] = read_json(folder / "texts.json")
         try:
             vectors = safetensors.numpy.load_file(folder / "vectors.safetensors")["vectors"]
-            return TextList(said["model"], said["texts"], vectors)
+            return TextList(content["model"], content["texts"], vectors)
         except (SafetensorError, KeyError) as error:
             raise CheckpointError(f"{folder}: is damaged ({error}); upload the list again") from error
 
@@ -67,32 +67,32 @@ class Service:
     ) -> None:  # fmt: skip
         self.registry, self.limits, self.runs = registry, limits, TrainingRuns(runs)
         self.engine = Engine(limits)
-        self.teacher = FewShotTrainer(self.engine)
-        self._forgetful = processes > 1 and state_dir is None
-        self.taught = self._store("taught classifiers", state_dir, "adapted", ClassifierSerializer(registry))
-        self.lists = self._store("lists to search in", state_dir, "lists", TextListSerializer())
+        self.trainer = FewShotTrainer(self.engine)
+        self._is_stateless = processes > 1 and state_dir is None
+        self.classifiers = self._store("classifiers", state_dir, "adapted", ClassifierSerializer(registry))
+        self.text_lists = self._store("lists to search", state_dir, "lists", TextListSerializer())
 
-    def _store(self, kind: str, state_dir: Path | None, name: str, keeper: Serializer[T]) -> Store[T]:
+    def _store(self, kind: str, state_dir: Path | None, name: str, serializer: Serializer[T]) -> Store[T]:
         if state_dir is None:
             return MemoryStore(kind, self.limits)
-        return FolderStore(kind, self.limits, state_dir / name, keeper)
+        return FolderStore(kind, self.limits, state_dir / name, serializer)
 
-    def check_memory(self) -> None:
-        """Refuse what the next request would not find again."""
-        if self._forgetful:
+    def check_keeps_state(self) -> None:
+        """Refuse to store what another worker would not find."""
+        if self._is_stateless:
             raise ApiError(
-                403, "this server runs several processes, which share nothing: it must be started with --state-dir DIR "
-                "to teach and to search, or with --workers 1", "forbidden",
+                403, "this server has several workers without shared state; to adapt and to search, start it with "
+                "--state-dir DIR or --workers 1", "forbidden",
             )  # fmt: skip
 
     async def find(self, name: str) -> ServedModel:
-        """A model that is served, or one that a client taught."""
+        """A served model, or a classifier that a client adapted."""
         if not name.startswith(ADAPTED_PREFIX):
             return self.registry.get(name)
-        taught_id = name.removeprefix(ADAPTED_PREFIX)
-        found = await self.engine.aside(self.taught.get, taught_id)
-        return ServedModel(name, found.adapted, taught_id=taught_id)
+        adapted_id = name.removeprefix(ADAPTED_PREFIX)
+        classifier = await self.engine.run_in_thread(self.classifiers.get, adapted_id)
+        return ServedModel(name, classifier.adapted, adapted_id=adapted_id)
 
     async def close(self) -> None:
-        await asyncio.to_thread(self.teacher.close)  # whose threads wait for the event loop
+        await asyncio.to_thread(self.trainer.close)  # not on the event loop: its threads wait for it
         await self.engine.close()

@@ -1,4 +1,4 @@
-"""What is wrong with a request that does not follow its schema, in words: the value, the rule, the remedy."""
+"""Messages for requests that violate their schema, with the value, the rule and the remedy."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from pydantic import ValidationError, WrapValidator
 
 MAX_QUOTED_CHARACTERS = 60
-"""Characters of a value that are quoted."""
+"""A longer value is cut when a message quotes it."""
 RULES = {
     "missing": "{where} is missing; add it",
-    "extra_forbidden": "{where} is not known here; leave it out, or see /docs for the fields that are",
+    "extra_forbidden": "{where} is an unknown field; leave it out, or see /docs for the known ones",
     "string_type": "{where}={value} must be a text; put it in quotes",
-    "string_unicode": "{where} holds half a character (a lone surrogate); send whole ones in UTF-8",
-    "string_too_short": "{where} is empty; write something",
+    "string_unicode": "{where} holds a lone surrogate, which is not a character; send valid UTF-8",
+    "string_too_short": "{where} is empty; give a text",
     "string_too_long": "{where}={value} is longer than {max_length} characters; shorten it",
     "list_type": "{where}={value} must be a list; put it in square brackets",
-    "too_short": "{where} is an empty list; give one at least",
-    "int_type": "{where}={value} must be a whole number; write it without quotes and without a point",
+    "too_short": "{where} is an empty list; give at least one item",
+    "int_type": "{where}={value} must be an integer; write it without quotes and decimal point",
     "bool_type": "{where}={value} must be true or false; write it without quotes",
     "greater_than_equal": "{where}={value} must be {ge} or more; raise it",
     "less_than_equal": "{where}={value} must be {le} or less; lower it",
@@ -29,11 +29,11 @@ RULES = {
     "json_invalid": "the body is not JSON ({error}); check its quotes, commas and brackets",
     "value_error": "{where}={value} {error}",
 }
-"""By what pydantic calls a mistake."""
+"""Message templates by pydantic's error type."""
 
 
 def single_rule(rule: str) -> WrapValidator:
-    """One sentence where each member of a union would say its own: `must be ...`."""
+    """Replace the errors of a union's members by one rule: `must be ...`."""
 
     def check(value: Any, validate: Callable[[Any], Any]) -> Any:
         try:
@@ -45,12 +45,12 @@ def single_rule(rule: str) -> WrapValidator:
 
 
 def describe_error(error: Mapping[str, Any]) -> tuple[str, str | None]:
-    """The message for one of pydantic's errors, and the field that it is about."""
+    """The message for a pydantic error, and the field concerned."""
     kind, place = error["type"], [part for part in error["loc"] if part != "body"]
     context = error.get("ctx", {})
     if kind == "json_invalid":
         return RULES[kind].format(error=_lower(str(context.get("error", "")))), None
-    if kind == "value_error" and not place:  # of several fields together: it says all there is to say
+    if kind == "value_error" and not place:  # about several fields: the message is complete
         return str(context["error"]), None
     where = _replace_surrogates(".".join(map(str, place))[:200])
     rule = RULES.get(kind, f"{{where}}={{value}}: {_lower(error['msg'])}; see /docs")
@@ -58,8 +58,8 @@ def describe_error(error: Mapping[str, Any]) -> tuple[str, str | None]:
 
 
 def quote_value(value: Any) -> str:
-    """As it stood in the request, or its beginning."""
-    if isinstance(value, (list, dict)):  # however deep it is
+    """The value as JSON, cut if it is long."""
+    if isinstance(value, (list, dict)):  # at any depth
         open_, close = "[]" if isinstance(value, list) else "{}"
         return f"{open_}…{close}" if value else f"{open_}{close}"
     text = json.dumps(
@@ -70,7 +70,7 @@ def quote_value(value: Any) -> str:
 
 
 def _replace_surrogates(text: str) -> str:
-    """Without half characters, which cannot be sent."""
+    """Replace lone surrogates, which UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

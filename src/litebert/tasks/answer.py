@@ -127,8 +127,8 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
             raise CheckpointError(f"options={options!r} in config.json: {error}") from error
 
     @classmethod
-    def read(cls, path: Path, source: TableOptions | None = None) -> list[AnswerInput]:
-        return read_questions(path, source)
+    def read(cls, path: Path, options: TableOptions | None = None) -> list[AnswerInput]:
+        return read_questions(path, options)
 
     @classmethod
     def learn_from(
@@ -159,8 +159,8 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
     def head(self, config: AlbertConfig) -> nn.Module:
         return JointSpanHead(config) if self.head_kind == "joint" else TokenHead(config, 2)
 
-    def items_of(self, path: Path, source: TableOptions) -> Iterator[tuple[str, Any]]:
-        return question_items(path, source)
+    def items_of(self, path: Path, options: TableOptions) -> Iterator[tuple[str, Any]]:
+        return question_items(path, options)
 
     def parse(self, item: Any, where: str) -> AnswerInput:
         return parse_question(item, where)
@@ -173,7 +173,9 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
         examples = []
         for record, question in zip(inputs, tokenizer.encode([record.question for record in inputs]), strict=True):
             ids, offsets = read[record.context]
-            windows = split_into_windows(question.ids[1:-1], ids, tokenizer, max_length, over=1, overlap=WINDOW_OVERLAP)
+            windows = split_into_windows(
+                question.ids[1:-1], ids, tokenizer, max_length, split_text=1, overlap=WINDOW_OVERLAP
+            )
             examples.append(Example(windows, notes=ContextEncoding(offsets, windows)))
         return examples
 

@@ -90,12 +90,12 @@ class Task(ABC, Generic[Input, Output]):
     def parse(self, item: Any, where: str) -> Input:
         """The record of a user's input: a string, a pair, or a mapping of column names to values."""
 
-    def items_of(self, path: Path, source: TableOptions) -> Iterator[tuple[str, Any]]:
+    def items_of(self, path: Path, options: TableOptions) -> Iterator[tuple[str, Any]]:
         """Position and content of each input in a file, labelled or not, for `parse`."""
-        return ((row.where, row.values) for row in read_rows(path, source))
+        return ((row.where, row.values) for row in read_rows(path, options))
 
     @classmethod
-    def input_files(cls, path: Path, source: TableOptions) -> list[Path]:
+    def input_files(cls, path: Path, options: TableOptions) -> list[Path]:
         """All files that are read for this one."""
         return [path]
 
@@ -141,7 +141,7 @@ class TrainableTask(Task[Input, Output]):
 
     @classmethod
     @abstractmethod
-    def read(cls, path: Path, source: TableOptions | None = None) -> list[Input]:
+    def read(cls, path: Path, options: TableOptions | None = None) -> list[Input]:
         """The labelled records of a file."""
 
     @classmethod
@@ -279,8 +279,8 @@ def mean_by_owner(scores: Tensor, batch: Batch) -> Tensor:  # (S, ...) -> (B, ..
     if len(scores) == batch.examples:
         return scores
     counts = torch.zeros(batch.examples, dtype=scores.dtype, device=scores.device)
-    counts = counts.index_add(0, batch.owner, torch.ones_like(batch.owner, dtype=scores.dtype))
-    total = scores.new_zeros(batch.examples, *scores.shape[1:]).index_add(0, batch.owner, scores)
+    counts = counts.index_add(0, batch.example_index, torch.ones_like(batch.example_index, dtype=scores.dtype))
+    total = scores.new_zeros(batch.examples, *scores.shape[1:]).index_add(0, batch.example_index, scores)
     return total / counts.view(-1, *([1] * (scores.dim() - 1)))
 
 

@@ -21,17 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from litebert.data.batches import Batch, Example
-from litebert.data.tables import (
-    TableOptions,
-    format_suffix,
-    json_rows,
-    read_json_file,
-    read_rows,
-    read_text,
-    rename_columns,
-)
+from litebert.data.tables import TableOptions, json_rows, read_json_file, read_rows, read_text, rename_columns
 from litebert.data.windows import Window, split_into_windows
 from litebert.errors import ConfigError, DataError
+from litebert.files import format_suffix
 from litebert.model import Albert, AlbertConfig, HeadKind, PooledHead
 from litebert.tasks.base import Judgement, Scores, TrainableTask, pooled_states, symmetric_divergence
 from litebert.tasks.mask import joining_space
@@ -101,22 +94,22 @@ class Choose(TrainableTask[ChooseInput, ChooseOutput]):
         return PooledHead(config, 1, config.classifier_dropout_prob)
 
     @classmethod
-    def read(cls, path: Path, source: TableOptions | None = None) -> list[ChooseInput]:
+    def read(cls, path: Path, options: TableOptions | None = None) -> list[ChooseInput]:
         """DREAM's or C3's JSON, RACE's (a file, or a folder of them), or a table; see `parse` for its columns."""
-        source = source or TableOptions()
+        options = options or TableOptions()
         records = []
         for file in _files(path):
-            for item, where in _items(file, source):
+            for item, where in _items(file, options):
                 try:
                     asked = _questions(item, where)
                 except DataError as error:
-                    source.refuse(error)
+                    options.skip_or_raise(error)
                     continue
                 for values, place in asked:
                     try:
                         records.append(_labelled_record(values, place))
                     except DataError as error:
-                        source.refuse(error)
+                        options.skip_or_raise(error)
         return records
 
     @classmethod
@@ -127,9 +120,9 @@ class Choose(TrainableTask[ChooseInput, ChooseOutput]):
             )
         return cls()
 
-    def items_of(self, path: Path, source: TableOptions) -> Iterator[tuple[str, Any]]:
+    def items_of(self, path: Path, options: TableOptions) -> Iterator[tuple[str, Any]]:
         for file in _files(path):
-            for item, where in _items(file, source):
+            for item, where in _items(file, options):
                 yield from ((place, values) for values, place in _questions(item, where))
 
     def parse(self, item: Any, where: str) -> ChooseInput:
@@ -202,15 +195,17 @@ class Choose(TrainableTask[ChooseInput, ChooseOutput]):
 def _by_option(scores: Tensor, batch: Batch) -> Tensor:  # (S,) -> (B, MAX_OPTIONS)
     """The score of the best window of each option. Without targets, which hold the number of options, every window
     counts as an option."""
-    counts = batch.owner.new_zeros(batch.examples).index_add(0, batch.owner, torch.ones_like(batch.owner))
-    place = torch.arange(len(scores), device=scores.device) - (counts.cumsum(0) - counts)[batch.owner]
+    counts = batch.example_index.new_zeros(batch.examples).index_add(
+        0, batch.example_index, torch.ones_like(batch.example_index)
+    )
+    place = torch.arange(len(scores), device=scores.device) - (counts.cumsum(0) - counts)[batch.example_index]
     width = MAX_OPTIONS
     if batch.targets is None:
         width = int(counts.max())
     else:
-        place = place // (counts // batch.targets[:, 1])[batch.owner]
+        place = place // (counts // batch.targets[:, 1])[batch.example_index]
     empty = torch.full((batch.examples * width,), MISSING_OPTION_SCORE, device=scores.device)
-    cells = batch.owner * width + place
+    cells = batch.example_index * width + place
     return empty.scatter_reduce(0, cells, scores.float(), "amax").view(batch.examples, width)
 
 
@@ -231,7 +226,7 @@ def _sequences(first: list[int], seconds: Sequence[list[int]], tokenizer: Tokeni
     for second in seconds:
         windowed = len(first) + longest > room
         length = max_length - (longest - len(second)) if windowed else max_length
-        sequences += split_into_windows(first, second, tokenizer, length, over=0, most=MAX_WINDOWS)
+        sequences += split_into_windows(first, second, tokenizer, length, split_text=0, max_windows=MAX_WINDOWS)
     return sequences
 
 
@@ -244,7 +239,7 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _items(path: Path, source: TableOptions) -> Iterator[tuple[Any, str]]:
+def _items(path: Path, options: TableOptions) -> Iterator[tuple[Any, str]]:
     """What a file holds, a passage or a question each, and where it stood."""
     kind = format_suffix(path)
     begin = read_text(path).lstrip()[:1] if kind in (".json", ".txt") else ""
@@ -254,7 +249,7 @@ def _items(path: Path, source: TableOptions) -> Iterator[tuple[Any, str]]:
             yield from ((value, f"{path}, item {number}") for number, value in enumerate(values, start=1))
             return
     # RACE's files are JSON and called .txt
-    rows = json_rows(path, source) if kind == ".txt" and begin == "{" else read_rows(path, source, pairs=False)
+    rows = json_rows(path, options) if kind == ".txt" and begin == "{" else read_rows(path, options, pairs=False)
     yield from ((row.values, row.where) for row in rows)
 
 

@@ -135,7 +135,7 @@ class Mask(Task[MaskInput, MaskOutput]):
             _check_masks(record, sum(asked), tokenizer, max_length)
             # 0 for no mask, else 1 + the masked token, if it is known
             target = [one * (1 + hidden.get(column, 0)) for column, one in enumerate(asked)]
-            examples.append(Example([replace(encoding, ids=ids)], target, tokenizer, by_token=True))
+            examples.append(Example([replace(encoding, ids=ids)], target, tokenizer, per_token=True))
         return examples
 
     def scores(self, model: Albert, batch: Batch) -> Scores:

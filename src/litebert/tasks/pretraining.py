@@ -38,9 +38,9 @@ class PretrainingObjective(nn.Module):
         # the last pass and the vocabulary are computed only at masked tokens and at the start of sequences
         hidden = encoder.packed(
             batch.input_ids, batch.lengths, batch.token_type_ids, depth=depth, longest=longest,
-            rows=torch.cat([batch.positions, batch.first]),
+            rows=torch.cat([batch.masked_positions, batch.cls_positions]),
         )  # (M + P, H)  # fmt: skip
-        hidden, first = hidden.split([len(batch.positions), len(batch.first)])
+        hidden, first = hidden.split([len(batch.masked_positions), len(batch.cls_positions)])
         head: Any = self.albert.heads["mlm"]
         mlm_loss, correct = self.score(head, hidden, encoder.word_embeddings.weight, batch.labels)
         mlm_loss = mlm_loss / masked

@@ -142,8 +142,8 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
     # --- texts to vectors
 
     @classmethod
-    def read(cls, path: Path, source: TableOptions | None = None) -> list[SimilarInput]:
-        return read_similar(path, source or TableOptions())
+    def read(cls, path: Path, options: TableOptions | None = None) -> list[SimilarInput]:
+        return read_similar(path, options or TableOptions())
 
     def parse(self, item: Any, where: str) -> SimilarInput:
         return parse_similar(item, where)
@@ -194,7 +194,7 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
         assert targets is not None
         if self.loss_name == "contrast":
             return supervised_contrastive(vectors, targets, 1 / SCALE)
-        first = torch.searchsorted(batch.owner, torch.arange(batch.examples, device=vectors.device))
+        first = torch.searchsorted(batch.example_index, torch.arange(batch.examples, device=vectors.device))
         left, right = vectors[first], vectors[first + 1]
         if self.loss_name == "cosent":
             return cosent((left * right).sum(1), targets)

@@ -8,16 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from litebert.data.tables import (
-    PLAIN_TEXT_SUFFIXES,
-    TableOptions,
-    TableRow,
-    format_suffix,
-    read_rows,
-    read_text,
-    rename_columns,
-)
+from litebert.data.tables import PLAIN_TEXT_SUFFIXES, TableOptions, TableRow, read_rows, read_text, rename_columns
 from litebert.errors import DataError
+from litebert.files import format_suffix
 
 Kind = Literal["scored", "labelled", "positives", "classes", "plain"]
 """What the labels are: scores of pairs, 0 or 1, only positive pairs, classes of single texts, or none."""
@@ -49,9 +42,9 @@ class SimilarInput:
         return self.text if self.text_b is None else f"{self.text} ‖ {self.text_b}"
 
 
-def read_similar(path: Path, source: TableOptions) -> list[SimilarInput]:
+def read_similar(path: Path, options: TableOptions) -> list[SimilarInput]:
     """The records of a file."""
-    if not source.columns and not path.is_dir() and format_suffix(path) in PLAIN_TEXT_SUFFIXES:
+    if not options.columns and not path.is_dir() and format_suffix(path) in PLAIN_TEXT_SUFFIXES:
         lines = read_text(path).split("\n")
         if "\t" not in lines[0]:
             return [
@@ -60,16 +53,18 @@ def read_similar(path: Path, source: TableOptions) -> list[SimilarInput]:
                 if line.strip()
             ]
     records = []
-    for row in read_rows(path, source):
+    for row in read_rows(path, options):
         try:
             records.append(_parse_row(row))
         except DataError as error:
-            source.refuse(error)
+            options.skip_or_raise(error)
     if any(_is_nli(record) for record in records):
-        return _from_nli(records, source)
+        return _from_nli(records, options)
     for record in records:
         if record.text_b is not None and record.label == NO_CONSENSUS:
-            source.refuse(DataError(f"{record.where}: label='-' is for NLI, and no row has one of {', '.join(NLI)}"))
+            options.skip_or_raise(
+                DataError(f"{record.where}: label='-' is for NLI, and no row has one of {', '.join(NLI)}")
+            )
     return [record for record in records if record.text_b is None or record.label != NO_CONSENSUS]
 
 
@@ -157,7 +152,7 @@ def _is_nli(record: SimilarInput) -> bool:
     return record.text_b is not None and record.label in NLI
 
 
-def _from_nli(records: Sequence[SimilarInput], source: TableOptions) -> list[SimilarInput]:
+def _from_nli(records: Sequence[SimilarInput], options: TableOptions) -> list[SimilarInput]:
     """Entailments are positives, contradictions of the same premise their hard negatives."""
     unlike: dict[str, list[str]] = {}
     for record in records:
@@ -172,5 +167,5 @@ def _from_nli(records: Sequence[SimilarInput], source: TableOptions) -> list[Sim
             found.append(replace(record, label=None, negatives=tuple(others[-1:])))
         elif not _is_nli(record) and record.label != NO_CONSENSUS:
             problem = f"label={record.label!r} must be one of {', '.join(NLI)}, as those of other rows are"
-            source.refuse(DataError(f"{record.where}: {problem}"))
+            options.skip_or_raise(DataError(f"{record.where}: {problem}"))
     return found

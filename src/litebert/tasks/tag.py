@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from litebert.data.batches import IGNORE_INDEX, Batch, Example
-from litebert.data.tables import TABLE_SUFFIXES, TableOptions, format_suffix, rename_columns
+from litebert.data.tables import TABLE_SUFFIXES, TableOptions, rename_columns
 from litebert.data.windows import Window, split_into_windows
 from litebert.errors import CheckpointError, ConfigError, DataError
+from litebert.files import format_suffix
 from litebert.model import Albert, AlbertConfig, HeadKind, TokenHead
 from litebert.tasks.base import (
     Judgement,
@@ -142,18 +143,18 @@ class Tag(TrainableTask[TagInput, TagOutput]):
         return cls(["O", *tags], head, crf, scheme)
 
     @classmethod
-    def read(cls, path: Path, source: TableOptions | None = None) -> list[TagInput]:
-        return read_tagged(path, source or TableOptions())
+    def read(cls, path: Path, options: TableOptions | None = None) -> list[TagInput]:
+        return read_tagged(path, options or TableOptions())
 
     def parse(self, item: Any, where: str) -> TagInput:
         if isinstance(item, TagInput):
             return item
         return parse_tagged(rename_columns(item, pairs=False) if isinstance(item, Mapping) else item, where)
 
-    def items_of(self, path: Path, source: TableOptions) -> Iterator[tuple[str, Any]]:
+    def items_of(self, path: Path, options: TableOptions) -> Iterator[tuple[str, Any]]:
         if format_suffix(path) in TABLE_SUFFIXES:
-            return super().items_of(path, source)
-        return ((record.where, record) for record in read_tagged(path, source))
+            return super().items_of(path, options)
+        return ((record.where, record) for record in read_tagged(path, options))
 
     def settings(self) -> dict[str, Any]:
         return label_settings(self.tags)
@@ -200,7 +201,7 @@ class Tag(TrainableTask[TagInput, TagOutput]):
                 target = np.full(len(window.ids), IGNORE_INDEX, dtype=np.int64)
                 target[tokens[first:end] - window.start + window.column] = numbers[first:end]
                 if end > first:
-                    found.append(Example([window], target, by_token=True))
+                    found.append(Example([window], target, per_token=True))
         return found
 
     def _without_cut_spans(self, numbers: np.ndarray, first: int, end: int) -> tuple[int, int]:

@@ -10,8 +10,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from litebert.data.tables import JSON_SUFFIXES, TableOptions, format_suffix, json_rows, read_text, rename_columns
+from litebert.data.tables import JSON_SUFFIXES, TableOptions, json_rows, read_text, rename_columns
 from litebert.errors import DataError
+from litebert.files import format_suffix
 from litebert.tasks.crf import is_prefixed, word_ranges
 
 DOCUMENT = "-DOCSTART-"  # CoNLL-2003 writes it where a document begins
@@ -87,24 +88,24 @@ def join_words(words: Sequence[str]) -> tuple[str, tuple[tuple[int, int], ...]]:
     return text, tuple(places)
 
 
-def read_tagged(path: Path, source: TableOptions) -> list[TagInput]:
+def read_tagged(path: Path, options: TableOptions) -> list[TagInput]:
     """JSON with `text` and `spans`, or CLUENER's `label`; other files are in CoNLL's column format."""
     kind = format_suffix(path)
     if kind in TABLES:
         raise DataError(
             f"{path}: spans do not fit into {kind}; write JSON lines with text and spans, or lines of word and tag"
         )
-    records = _read_json(path, source) if kind in JSON_SUFFIXES else _read_columns(path, source)
-    if not records and not source.skipped:
+    records = _read_json(path, options) if kind in JSON_SUFFIXES else _read_columns(path, options)
+    if not records and not options.skipped:
         raise DataError(f"{path}: holds no sentences; write a word and its tag per line, or JSON with text and spans")
     return records
 
 
-def _read_json(path: Path, source: TableOptions) -> list[TagInput]:
+def _read_json(path: Path, options: TableOptions) -> list[TagInput]:
     records = []
-    for row in json_rows(path, source):
+    for row in json_rows(path, options):
         try:
-            record = parse_tagged(rename_columns(row.values, source, row.where, pairs=False), row.where)
+            record = parse_tagged(rename_columns(row.values, options, row.where, pairs=False), row.where)
             if record.spans is None:
                 raise DataError(
                     f"{row.where}: no 'spans' (columns: {', '.join(row.values)}); give a list of objects with start, "
@@ -112,11 +113,11 @@ def _read_json(path: Path, source: TableOptions) -> list[TagInput]:
                 )
             records.append(record)
         except DataError as error:
-            source.refuse(error)
+            options.skip_or_raise(error)
     return records
 
 
-def _read_columns(path: Path, source: TableOptions) -> list[TagInput]:
+def _read_columns(path: Path, options: TableOptions) -> list[TagInput]:
     sentences = list(_sentences(read_text(path)))
     marked = any(is_prefixed(columns[-1]) for sentence in sentences for _, columns in sentence if len(columns) > 1)
     records = []
@@ -125,7 +126,7 @@ def _read_columns(path: Path, source: TableOptions) -> list[TagInput]:
             for line, columns in sentence:
                 _check_columns(columns, marked, f"{path}, line {line}")
         except DataError as error:
-            source.refuse(error)
+            options.skip_or_raise(error)
             continue
         text, words = join_words([columns[0] for _, columns in sentence])
         spans = [

@@ -64,14 +64,14 @@ class TextTask(TrainableTask[TextInput, Output]):
         """The label as the record holds it; None if the file has none."""
 
     @classmethod
-    def read(cls, path: Path, source: TableOptions | None = None) -> list[TextInput]:
-        source = source or TableOptions()
+    def read(cls, path: Path, options: TableOptions | None = None) -> list[TextInput]:
+        options = options or TableOptions()
         records = []
-        for row in read_rows(path, source):
+        for row in read_rows(path, options):
             try:
                 records.append(cls._labelled_record(row))
             except DataError as error:
-                source.refuse(error)
+                options.skip_or_raise(error)
         return records
 
     @classmethod
@@ -118,7 +118,7 @@ class TextTask(TrainableTask[TextInput, Output]):
         examples = []
         for record, first in zip(inputs, firsts, strict=True):
             second = None if record.text_b is None else next(seconds)
-            examples.append(Example(split_into_windows(first, second, tokenizer, max_length, most=MAX_WINDOWS)))
+            examples.append(Example(split_into_windows(first, second, tokenizer, max_length, max_windows=MAX_WINDOWS)))
         return examples
 
     def scores(self, model: Albert, batch: Batch) -> Scores:

@@ -170,19 +170,19 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
         return Decoder(made, config.hidden_size)
 
     @classmethod
-    def read(cls, path: Path, source: TableOptions | None = None) -> list[TranslateInput]:
-        source = source or TableOptions()
+    def read(cls, path: Path, options: TableOptions | None = None) -> list[TranslateInput]:
+        options = options or TableOptions()
         records = []
-        for where, values in read_pairs(path, source):
+        for where, values in read_pairs(path, options):
             try:
                 records.append(_labelled_record(values, where))
             except DataError as error:
-                source.refuse(error)
+                options.skip_or_raise(error)
         return records
 
     @classmethod
-    def input_files(cls, path: Path, source: TableOptions) -> list[Path]:
-        return [path, find_target_file(path, source)] if is_line_aligned(path) else [path]
+    def input_files(cls, path: Path, options: TableOptions) -> list[Path]:
+        return [path, find_target_file(path, options)] if is_line_aligned(path) else [path]
 
     @classmethod
     def learn_from(cls, inputs: Sequence[TranslateInput], head: HeadKind = "linear", **options: Any) -> Translate:
@@ -194,7 +194,7 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
         else:
             texts = [record.target for record in inputs if record.target]
             target = train_unigram(texts, options["target_vocab_size"], lowercase=False, strip_accents=False)
-        target.warns = False  # `remarks` says how many it concerns
+        target.warn_unknown = False  # `remarks` says how many it concerns
         shape = {"vocab_size": target.vocab_size} | {
             name.removeprefix("decoder_"): value for name, value in options.items() if name.startswith("decoder_")
         }
@@ -204,9 +204,9 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
         task.validating = True
         return task
 
-    def items_of(self, path: Path, source: TableOptions) -> Iterator[tuple[str, Any]]:
+    def items_of(self, path: Path, options: TableOptions) -> Iterator[tuple[str, Any]]:
         if not is_line_aligned(path):
-            yield from super().items_of(path, source)
+            yield from super().items_of(path, options)
             return
         for number, line in enumerate(read_aligned_lines(path), start=1):
             yield f"{path}, line {number}", line
@@ -236,7 +236,7 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
             parts = [
                 (number, part)
                 for number, line in enumerate(record.source.strip().split("\n"))
-                for part in split_into_chunks(line, tokenizer, longest, apart=self.by_sentence)
+                for part in split_into_chunks(line, tokenizer, longest, one_sentence=self.by_sentence)
             ] or [(0, "")]
             notes = SourceParts([part for _, part in parts], [number for number, _ in parts], unknown)
             examples.append(Example(tokenizer.encode(notes.parts, max_length=max_length), notes=notes))

@@ -34,19 +34,17 @@ from litebert.tokenizer.spiece import parse_spiece
 Truncation = Literal["longest_first", "only_first", "only_second"]
 
 TOKENIZER_FILES = ("tokenizer.json", "spiece.model", "vocab.txt")
-MAX_UNKNOWN_FRACTION = (
-    0.05  # beyond this share of unknown characters a text is in the wrong language for its vocabulary
-)
+MAX_UNKNOWN_FRACTION = 0.05  # above it, the text is probably in another language than the vocabulary
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """One text, or one pair, as the model reads it. Position i of every list speaks of token i."""
+    """One encoded text or pair of texts. Item i of every list belongs to token i."""
 
     ids: list[int]
-    """The numbers of its tokens."""
+    """Token ids."""
     type_ids: list[int]
-    """0 for the first text and its frame, 1 for the second."""
+    """0 for the first text with its special tokens, 1 for the second."""
     _raw: tokenizers.Encoding = field(repr=False, compare=False)
     _texts: tuple[str, ...] = field(repr=False, compare=False)
 
@@ -55,17 +53,20 @@ class Encoding:
 
     @property
     def tokens(self) -> list[str]:
-        """The pieces themselves; `▁` stands for a space before."""
+        """The tokens as strings; `▁` stands for a preceding space."""
         return self._raw.tokens
 
     @property
     def sequence_ids(self) -> list[int | None]:
-        """Which text a token came from; None for [CLS] and [SEP]."""
+        """Index of the text of each token; None for [CLS] and [SEP]."""
         return self._raw.sequence_ids
 
     @property
     def offsets(self) -> list[tuple[int, int]]:
-        """`text[start:end]` is what each token came from, without white space around; (0, 0) for the frame."""
+        """Character offsets: `text[start:end]` is the source of a token, without surrounding white space.
+
+        Special tokens have (0, 0).
+        """
         spans = []
         raw = list(zip(self._raw.offsets, self._raw.sequence_ids, strict=True))
         starts = {(sequence, start) for (start, _), sequence in raw}
@@ -78,7 +79,7 @@ class Encoding:
                 start += 1
             while end > start and text[end - 1].isspace():
                 end -= 1
-            # an accent that was dropped, or joined to its letter, belongs to the token of that letter
+            # a combining mark belongs to the token of its letter, even if normalisation dropped it
             while start < end < len(text) and _continues_character(text[end]) and (sequence, end) not in starts:
                 end += 1
             spans.append((start, end))
@@ -86,7 +87,7 @@ class Encoding:
 
 
 class Tokenizer:
-    """Text to ids and back. `encode` is safe to call from many threads."""
+    """Text to ids and back. `encode` is thread-safe."""
 
     def __init__(self, pipeline: tokenizers.Tokenizer, specials: dict[str, str], spiece: bytes | None = None) -> None:
         self._pipeline = pipeline
@@ -94,23 +95,23 @@ class Tokenizer:
         self.specials = specials
         """Role (`pad unk cls sep mask`) to token."""
         self.spiece = spiece
-        """The SentencePiece model this came from, saved beside `tokenizer.json` for tools that want it."""
+        """The SentencePiece model it was imported from, saved beside `tokenizer.json` for other tools."""
         self.pad_id = self._id_of("pad")
         self.unk_id = self._id_of("unk")
         self.cls_id = self._id_of("cls")
         self.sep_id = self._id_of("sep")
         self.mask_id = self._id_of("mask")
-        self.warns = True
-        """Of the first text that it cannot read, which it quotes."""
-        self._truncating = lru_cache(maxsize=16)(self._build_truncating)
+        self.warn_unknown = True
+        """Whether to warn, once, about a text with many unknown characters; the warning quotes it."""
+        self._pipeline_with_truncation = lru_cache(maxsize=16)(self._build_pipeline_with_truncation)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and processes get what it was made of; a cache of methods cannot travel."""
+        """Pickle the constructor arguments: an `lru_cache` of a method cannot be pickled."""
         return Tokenizer, (self._pipeline, self.specials, self.spiece)
 
     @classmethod
     def from_spiece(cls, path: str | Path, *, lowercase: bool = True, keep_accents: bool = False) -> Tokenizer:
-        """Import an English ALBERT's `spiece.model`, with Google's clean-up of the text before it."""
+        """Import the `spiece.model` of an English ALBERT, with the normalisation of Google's code."""
         path = Path(path)
         content = read_limited(path)
         model = parse_spiece(content, str(path))
@@ -118,7 +119,7 @@ class Tokenizer:
         if missing:
             raise CheckpointError(
                 f"{path}: lacks {', '.join(missing)}, which ALBERT's vocabularies have; "
-                "it is another model's: train one with litebert tokenizer"
+                "it is of another model: train one with litebert tokenizer"
             )
         try:
             normalizer = google_normalizer(model.charsmap, lowercase, keep_accents)
@@ -137,13 +138,15 @@ class Tokenizer:
         strip_accents: bool | None = None,
         fold_punctuation: bool = False,
     ) -> Tokenizer:
-        """Import a Chinese ALBERT's `vocab.txt`, cut as BERT cuts it.
+        """Import the `vocab.txt` of a Chinese ALBERT, with BERT's WordPiece tokenization.
 
-        `fold_punctuation` also maps curly quotes, dashes and full-width letters to what the vocabulary has.
+        `fold_punctuation` also maps curly quotes, dashes and full-width letters to characters of the vocabulary.
         """
         path = Path(path)
         try:
-            lines = io.StringIO(read_limited(path).decode("utf-8"), newline=None)  # str.splitlines splits at U+2028 too
+            lines = io.StringIO(
+                read_limited(path).decode("utf-8"), newline=None
+            )  # str.splitlines also splits at U+2028
         except UnicodeDecodeError as error:
             raise CheckpointError(
                 f"{path}: byte {error.start} is not UTF-8; a vocab.txt is UTF-8, one token per line"
@@ -165,7 +168,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
-        """Read `tokenizer.json`, or else `spiece.model`, or else `vocab.txt`, from a folder (or one of these files)."""
+        """Load `tokenizer.json`, else `spiece.model`, else `vocab.txt` from a folder, or one of these files."""
         folder = Path(folder)
         files = (folder / name for name in TOKENIZER_FILES if (folder / name).is_file())
         path = folder if folder.is_file() else next(files, None)
@@ -184,7 +187,7 @@ class Tokenizer:
             pipeline = tokenizers.Tokenizer.from_str(read_limited(path).decode("utf-8"))
         except Exception as error:
             raise CheckpointError(f"{path}: not a tokenizer.json ({error}); save the tokenizer again") from error
-        pipeline.no_padding()  # a saved file may carry its last batch's settings; length is the caller's business
+        pipeline.no_padding()  # a saved file may hold padding and truncation settings; both are up to the caller
         pipeline.no_truncation()
         spiece = path.parent / "spiece.model"
         return cls(
@@ -192,13 +195,13 @@ class Tokenizer:
         )
 
     def save(self, folder: str | Path, max_length: int = 512) -> None:
-        """Write the files from which `Tokenizer.load` and transformers' `AutoTokenizer` give the same ids."""
+        """Save for `Tokenizer.load` and transformers' `AutoTokenizer`, which then give the same ids."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         atomic_write(folder / "tokenizer.json", self._json)
         settings = {f"{role}_token": token for role, token in self.specials.items()} | {
-            "tokenizer_class": "PreTrainedTokenizerFast",  # which takes tokenizer.json as it is
-            # without this, pairs lose their segments
+            "tokenizer_class": "PreTrainedTokenizerFast",  # the class that reads tokenizer.json directly
+            # without this, transformers omits the token types of pairs
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
             "model_max_length": max_length,
             "clean_up_tokenization_spaces": False,
@@ -209,23 +212,25 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """How many tokens there are, special ones and added words among them."""
+        """Number of tokens, including special tokens and added words."""
         return int(self._pipeline.get_vocab_size())
 
     def extended(self, words: Sequence[str]) -> Tokenizer:
-        """The same vocabulary with whole words at its end; those it has already are left out.
+        """A tokenizer with whole words added to the end of the vocabulary, except those it has already.
 
-        In scripts without spaces between words they are found inside text, exactly as they are written here, in others
-        where they stand alone."""
+        Words of scripts without spaces match anywhere in a text, exactly as written; other words only as whole words.
+        """
         known = set(self._pipeline.get_vocab())
-        new = [word for word in dict.fromkeys(words) if not {word, f"▁{word}"} & known]
-        inside = {word for word in new if UNSPACED_CHARACTER.search(word)}
-        pipeline = tokenizers.Tokenizer.from_str(metaspace_at_start_only(self._json) if inside else self._json)
-        # the space before a new word belongs to it, as it does to the words of the vocabulary; inside text it is looked
-        # for as it is written, since BERT's clean-up puts spaces around Chinese characters
-        for word in new:
-            alone = word not in inside
-            pipeline.add_tokens([tokenizers.AddedToken(word, single_word=alone, lstrip=True, normalized=alone)])
+        new_words = [word for word in dict.fromkeys(words) if not {word, f"▁{word}"} & known]
+        unspaced = {word for word in new_words if UNSPACED_CHARACTER.search(word)}
+        pipeline = tokenizers.Tokenizer.from_str(metaspace_at_start_only(self._json) if unspaced else self._json)
+        # a new word includes the space before it, like the words of the vocabulary; words that match anywhere are
+        # matched before normalisation, as BERT's puts spaces around Chinese characters
+        for word in new_words:
+            single_word = word not in unspaced
+            pipeline.add_tokens(
+                [tokenizers.AddedToken(word, single_word=single_word, lstrip=True, normalized=single_word)]
+            )
         return Tokenizer(pipeline, self.specials)
 
     @property
@@ -236,8 +241,8 @@ class Tokenizer:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of what defines the ids: shards remember it, so that no model trains on another vocabulary's ids."""
-        # the library reads decimals to within one unit in the last place, so scores are rounded before hashing
+        """SHA-256 of what defines the ids; shards store it, so that no model trains on ids of another vocabulary."""
+        # the library parses decimals only to within one unit in the last place, so scores are rounded
         content = json.loads(self._json, parse_float=lambda digits: round(float(digits), 6))
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode("utf-8")).hexdigest()
 
@@ -249,9 +254,9 @@ class Tokenizer:
         max_length: int | None = None,
         truncation: Truncation = "longest_first",
     ) -> list[Encoding]:
-        """Encode many texts, or many pairs, framed as `[CLS] a [SEP] b [SEP]` and at most `max_length` tokens long."""
+        """Encode texts or pairs of texts as `[CLS] a [SEP] b [SEP]`, truncated to `max_length` tokens."""
         inputs = _checked_inputs(texts, pairs)
-        pipeline = self._pipeline if max_length is None else self._truncating(max_length, truncation)
+        pipeline = self._pipeline if max_length is None else self._pipeline_with_truncation(max_length, truncation)
         encodings = []
         try:
             with _rejecting_surrogates():
@@ -265,26 +270,26 @@ class Tokenizer:
                 f"truncation={truncation!r} cannot bring every text to max_length={max_length} ({error}); "
                 "use longest_first or a larger max_length"
             ) from error
-        for raw, given in zip(results, inputs, strict=True):
-            encoding = Encoding(raw.ids, raw.type_ids, raw, given)
-            if self.warns and self.unk_id in encoding.ids:
+        for raw, input_texts in zip(results, inputs, strict=True):
+            encoding = Encoding(raw.ids, raw.type_ids, raw, input_texts)
+            if self.warn_unknown and self.unk_id in encoding.ids:
                 self._warn_if_unknown(encoding)
             encodings.append(encoding)
         return encodings
 
     def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The bare ids of many texts, unframed: what corpus preparation stores."""
+        """Ids of texts without special tokens."""
         with _rejecting_surrogates():
             return [raw.ids for raw in self._pipeline.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def piece_scores(self) -> list[float] | None:
-        """How likely each token is by itself, as a natural logarithm, where the vocabulary says so: SentencePiece's."""
+        """Unigram log-probability of each token, if the vocabulary is SentencePiece's; else None."""
         model = json.loads(self._json)["model"]
         scores = [float(score) for _, score in model["vocab"]] if model["type"] == "Unigram" else None
         return scores and [*scores, *[min(scores)] * (self.vocab_size - len(scores))]
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """The text that ids stand for, as far as normalisation kept it; with [CLS] and so on if not `skip_special`."""
+        """The text of ids, as normalised; with special tokens unless `skip_special`."""
         return str(self._pipeline.decode(list(ids), skip_special_tokens=skip_special))
 
     def token(self, number: int) -> str:
@@ -295,7 +300,7 @@ class Tokenizer:
         return str(token)
 
     def vocabulary(self) -> list[str]:
-        """All tokens, by their ids."""
+        """All tokens, ordered by id."""
         return [self.token(number) for number in range(self.vocab_size)]
 
     def _id_of(self, role: str) -> int:
@@ -307,8 +312,8 @@ class Tokenizer:
             )
         return int(number)
 
-    def _build_truncating(self, max_length: int, truncation: Truncation) -> tokenizers.Tokenizer:
-        """A copy that truncates. The library keeps this setting inside the tokenizer, where threads would share it."""
+    def _build_pipeline_with_truncation(self, max_length: int, truncation: Truncation) -> tokenizers.Tokenizer:
+        """A copy with truncation: in the library this is a setting of the tokenizer, which threads would share."""
         if max_length < 8:
             raise ConfigError(f"max_length={max_length} leaves no room for text; it must be at least 8")
         copy = tokenizers.Tokenizer.from_str(self._json)
@@ -325,7 +330,7 @@ class Tokenizer:
             if number == self.unk_id and sequence is not None
         )
         if len(unknown) > MAX_UNKNOWN_FRACTION * characters:
-            self.warns = False
+            self.warn_unknown = False
             remedy = "use a model of the text's language, or train a vocabulary with: litebert tokenizer"
             if set(unknown) <= set(PUNCTUATION_FOLDS):
                 remedy = "import the vocabulary with fold_punctuation, which maps them to what it has"
@@ -340,18 +345,18 @@ class Tokenizer:
 
 @contextmanager
 def _rejecting_surrogates() -> Iterator[None]:
-    """Name the one kind of Python string that the library cannot take."""
+    """Turn the library's error for lone surrogates into a `DataError`."""
     try:
         yield
     except TypeError as error:
         raise DataError(
-            "a text holds half of a surrogate pair, which is no character; "
+            "a text holds a lone surrogate, which is not a character; "
             "clean it with text.encode('utf-8', 'replace').decode()"
         ) from error
 
 
 def _continues_character(character: str) -> bool:
-    """Whether it is drawn with the character before it: a mark, or a later letter of a Korean syllable."""
+    """Is it part of the preceding character: a combining mark, or a later letter of a Korean syllable?"""
     return character >= "\u0300" and (
         unicodedata.category(character).startswith("M")
         or "\u1160" <= character <= "\u11ff"
@@ -368,16 +373,18 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 
 
 def _special_tokens_from(settings: dict[str, Any], pipeline: tokenizers.Tokenizer) -> dict[str, str]:
-    """Role to token: as the settings say, or else the usual name that the vocabulary has."""
+    """Special tokens by role: from the settings, or else the usual name that the vocabulary has."""
     specials = {}
     for role in UNIGRAM_SPECIALS:
-        named = settings.get(f"{role}_token")
-        if isinstance(named, dict):  # older files wrap the token in its flags
-            named = named.get("content")
-        if named is not None and not isinstance(named, str):
-            raise CheckpointError(f"{role}_token={named!r} in tokenizer_config.json must be a string")
+        configured = settings.get(f"{role}_token")
+        if isinstance(configured, dict):  # older files store the token with its flags
+            configured = configured.get("content")
+        if configured is not None and not isinstance(configured, str):
+            raise CheckpointError(f"{role}_token={configured!r} in tokenizer_config.json must be a string")
         usual = [name[role] for name in (UNIGRAM_SPECIALS, WORDPIECE_SPECIALS, ROBERTA_SPECIALS)]
-        specials[role] = named or next((name for name in usual if pipeline.token_to_id(name) is not None), usual[0])
+        specials[role] = configured or next(
+            (name for name in usual if pipeline.token_to_id(name) is not None), usual[0]
+        )
     return specials
 
 
@@ -385,7 +392,7 @@ def _checked_inputs(texts: Sequence[str], pairs: Sequence[str] | None) -> list[t
     if isinstance(texts, str) or isinstance(pairs, str):
         raise DataError("encode takes a list of texts; wrap a single one: encode([text])")
     if pairs is not None and len(pairs) != len(texts):
-        raise DataError(f"{len(texts)} texts and {len(pairs)} second texts; every text needs one partner")
+        raise DataError(f"{len(texts)} texts and {len(pairs)} second texts; every text needs exactly one")
     columns = [texts] if pairs is None else [texts, pairs]
     for column in columns:
         check_texts(column)
@@ -393,7 +400,7 @@ def _checked_inputs(texts: Sequence[str], pairs: Sequence[str] | None) -> list[t
 
 
 def check_texts(texts: Sequence[object]) -> None:
-    """Refuse what is no string, by its place."""
+    """Raise if an item is not a string."""
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise DataError(f"text {number} is {text!r}, a {type(text).__name__}; every text must be a string")

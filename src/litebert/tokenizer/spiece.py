@@ -1,7 +1,7 @@
-"""Read a SentencePiece `spiece.model` with neither sentencepiece nor protobuf installed.
+"""Reading a SentencePiece `spiece.model` without sentencepiece and protobuf.
 
-The file is one protobuf message. Only four facts of it matter here: the pieces, their scores and kinds, and the
-compiled table of the normalisation rules.
+The file is one protobuf message, of which four fields matter: the pieces, their scores and types, and the compiled
+normalisation rules.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from typing import Any
 
 from litebert.errors import CheckpointError
 
-USER_DEFINED = 4  # a kind of piece, as sentencepiece numbers them: never joined with its neighbours
+USER_DEFINED = 4  # sentencepiece's type of pieces that are never joined with their neighbours
 UNIGRAM = 1  # the only segmentation algorithm ALBERT uses
 
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """What a `spiece.model` says. Position in `pieces` is the id."""
+    """Content of a `spiece.model`. The index in `pieces` is the id."""
 
     pieces: list[str]
     scores: list[float]
-    kinds: list[int]
+    types: list[int]
     charsmap: bytes
-    """The compiled normalisation rules; empty when the model normalises nothing."""
+    """The compiled normalisation rules; empty if the model does not normalise."""
 
-    def of_kind(self, kind: int) -> list[str]:
-        return [piece for piece, its_kind in zip(self.pieces, self.kinds, strict=True) if its_kind == kind]
+    def pieces_of_type(self, piece_type: int) -> list[str]:
+        return [piece for piece, type_ in zip(self.pieces, self.types, strict=True) if type_ == piece_type]
 
 
 def parse_spiece(content: bytes, source: str) -> SentencePieceModel:
     """Parse the bytes of a unigram `spiece.model`; `source` names them in errors."""
     pieces: list[str] = []
     scores: list[float] = []
-    kinds: list[int] = []
+    types: list[int] = []
     charsmap: bytes | None = None
     try:
         for field, value in _fields(content):
@@ -44,7 +44,7 @@ def parse_spiece(content: bytes, source: str) -> SentencePieceModel:
                 piece = dict(_fields(value))
                 pieces.append(piece[1].decode("utf-8"))
                 scores.append(struct.unpack("<f", piece.get(2, b"\0\0\0\0"))[0])
-                kinds.append(piece.get(3, 1))
+                types.append(piece.get(3, 1))
                 if not math.isfinite(scores[-1]):
                     raise ValueError(f"piece {len(pieces) - 1} scores {scores[-1]}")
             elif field == 2:  # how it was trained
@@ -64,9 +64,11 @@ def parse_spiece(content: bytes, source: str) -> SentencePieceModel:
         raise CheckpointError(
             f"{source}: holds no pieces, so it is not a SentencePiece model; download or train it again"
         )
-    if charsmap is None:  # every model ends with its normalisation rules, even when they are none
-        raise CheckpointError(f"{source}: ends after {len(pieces)} pieces, without its settings; download it again")
-    return SentencePieceModel(pieces, scores, kinds, charsmap)
+    if charsmap is None:  # every model ends with normalisation rules, even if they are empty
+        raise CheckpointError(
+            f"{source}: truncated after {len(pieces)} pieces, without normalisation rules; download it again"
+        )
+    return SentencePieceModel(pieces, scores, types, charsmap)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:

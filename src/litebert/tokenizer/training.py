@@ -1,4 +1,4 @@
-"""Text in, new vocabulary out."""
+"""Training vocabularies."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ from litebert.tokenizer.pipelines import (
 )
 from litebert.tokenizer.spiece import parse_spiece
 
-USER_SYMBOLS = ["(", ")", '"', "-", ".", "–", "£", "€"]  # ALBERT's: always pieces of their own
-MAX_SAMPLED_CHARACTERS = (
-    20_000_000  # of any corpus: a uniform sample of lines keeps memory flat and training to minutes
-)
-MAX_LINE_CHARACTERS = 1_000  # sentencepiece drops longer lines, so paragraphs are cut at spaces before it sees them
+USER_SYMBOLS = ["(", ")", '"', "-", ".", "–", "£", "€"]  # as in ALBERT: always tokens by themselves
+MAX_SAMPLED_CHARACTERS = 20_000_000  # of a uniform sample of lines: bounds memory and time
+MAX_LINE_CHARACTERS = 1_000  # sentencepiece drops longer lines, so they are split at spaces
 
 
 def train_unigram(
@@ -38,20 +36,20 @@ def train_unigram(
     strip_accents: bool = True,
     seed: int = 0,
 ) -> Tokenizer:
-    """Train ALBERT's kind of vocabulary: SentencePiece unigram with `<pad> <unk> [CLS] [SEP] [MASK]` at ids 0 to 4."""
+    """Train a SentencePiece unigram vocabulary with `<pad> <unk> [CLS] [SEP] [MASK]` at ids 0 to 4."""
     sentencepiece = require_extra("sentencepiece", "train")
     _check_vocab_size(vocab_size, minimum=64)
     normalizer = litebert_normalizer(lowercase, strip_accents)
-    written = io.BytesIO()
-    # sentencepiece samples too, but with a seed of its own that cannot be set
+    buffer = io.BytesIO()
+    # not sentencepiece's own sampling, whose seed cannot be set
     sample = _sample_lines(_split_long_lines(_drop_blank(lines)), seed)
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_split_long_lines(normalizer.normalize_str(line) for line in sample),
-            model_writer=written,
+            model_writer=buffer,
             model_type="unigram",
             vocab_size=vocab_size,
-            hard_vocab_limit=False,  # a small corpus gives fewer pieces instead of failing
+            hard_vocab_limit=False,  # a small corpus gives a smaller vocabulary instead of an error
             normalization_rule_name="identity",
             character_coverage=0.99995,
             pad_id=0,
@@ -64,13 +62,13 @@ def train_unigram(
             user_defined_symbols=USER_SYMBOLS,
             minloglevel=2,
         )
-    except RuntimeError as error:  # sentencepiece's only error, with its reason in the text
+    except RuntimeError as error:  # sentencepiece's only exception type
         reason = str(error).split(") ")[-1] or "no reason given"
         raise DataError(
             f"vocab_size={vocab_size}: sentencepiece could not train on this text: {reason}; "
             "give more text or a smaller --vocab-size"
         ) from error
-    model = written.getvalue()
+    model = buffer.getvalue()
     return Tokenizer(
         unigram_pipeline(parse_spiece(model, "the trained model"), normalizer), UNIGRAM_SPECIALS, spiece=model
     )
@@ -84,14 +82,14 @@ def train_wordpiece(
     strip_accents: bool = True,
     seed: int = 0,
 ) -> Tokenizer:
-    """Train the Chinese models' kind of vocabulary: WordPiece with `[PAD] [UNK] [CLS] [SEP] [MASK]` at ids 0 to 4."""
+    """Train a WordPiece vocabulary with `[PAD] [UNK] [CLS] [SEP] [MASK]` at ids 0 to 4."""
     _check_vocab_size(vocab_size, minimum=64)
     specials = list(WORDPIECE_SPECIALS.values())
 
     def pipeline(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
-        made = wordpiece_pipeline(vocabulary, lowercase=lowercase, strip_accents=False, fold_punctuation=True)
-        made.normalizer = normalizers.Sequence([accent_normalizer(strip_accents), made.normalizer])
-        return made
+        tokenizer = wordpiece_pipeline(vocabulary, lowercase=lowercase, strip_accents=False, fold_punctuation=True)
+        tokenizer.normalizer = normalizers.Sequence([accent_normalizer(strip_accents), tokenizer.normalizer])
+        return tokenizer
 
     blank = pipeline({token: number for number, token in enumerate(specials)})
     sample = [
@@ -101,14 +99,14 @@ def train_wordpiece(
     counts: Counter[str] = Counter()
     for line in sample:
         counts.update(line)
-    limit = max(50, vocab_size * 4 // 5 - len(specials))  # thousands of Chinese characters are normal
+    limit = max(50, vocab_size * 4 // 5 - len(specials))  # Chinese has thousands of characters
     frequent = sorted(counts, key=lambda character: (-counts[character], character))
     alphabet = [character for character in frequent if not character.isspace()][:limit]
 
-    def train(size: int, first: list[str]) -> dict[str, int]:
+    def train(size: int, special_tokens: list[str]) -> dict[str, int]:
         trainer = trainers.WordPieceTrainer(
             vocab_size=size,
-            special_tokens=first,
+            special_tokens=special_tokens,
             initial_alphabet=alphabet,
             limit_alphabet=len(alphabet),
             show_progress=False,
@@ -116,8 +114,8 @@ def train_wordpiece(
         blank.train_from_iterator(sample, trainer)
         return dict(blank.get_vocab())
 
-    # The library numbers the continuations (##a) in random order, and breaks ties between pairs by number. So a first
-    # run, too small for any pair, finds the continuations, and the second is given them in order.
+    # The library numbers continuation characters (##a) in random order and breaks ties between pairs by number. So a
+    # first run, too small for any merge, finds the characters, and the second gets them in sorted order.
     letters = sorted(set(train(0, specials)) - set(specials))
     if not letters:
         raise DataError("the text holds no words to learn a vocabulary from; give --input files with text")
@@ -132,10 +130,10 @@ def _check_vocab_size(vocab_size: int, minimum: int) -> None:
 def _sample_lines(lines: Iterable[str], seed: int) -> list[str]:
     """A uniform sample of lines, SAMPLED_CHARACTERS of text at most, in their order.
 
-    Every line draws a lot; while there is too much text, the highest lot goes.
+    Reservoir sampling by random priorities: while there is too much text, the line of the highest one is dropped.
     """
     rng = random.Random(seed)
-    kept: list[tuple[float, int, str]] = []  # a heap: the highest lot, negative, comes first
+    kept: list[tuple[float, int, str]] = []  # a heap: the line of the highest priority, negated, comes first
     size = 0
     for number, line in enumerate(lines):
         size += len(line)
@@ -150,7 +148,7 @@ def _drop_blank(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _split_long_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Cut long lines at the last space before the limit."""
+    """Split long lines at the last space before the limit."""
     for line in lines:
         while len(line) > MAX_LINE_CHARACTERS:
             at = line.rfind(" ", 1, MAX_LINE_CHARACTERS)

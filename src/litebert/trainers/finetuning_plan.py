@@ -62,7 +62,7 @@ class Plan:
         self.config, self.console = config, console
         self.device = pick_device(config.device)
         self.bf16 = training_precision(config.precision, pick_device(config.device)) == "bf16"
-        self.source = TableOptions.of(config.columns, config.skip_bad)
+        self.source = TableOptions.parse(config.columns, config.skip_bad)
         self.task, records = _learned(config.task, config.train, self.source, **config.task_options())
         self.held_out: list[Any]
         if config.valid is None:
@@ -83,8 +83,8 @@ class Plan:
                 raise ConfigError(f"mix={mixed!r} must be a task and a file, such as tag=train.conll")
             if name == "translate":
                 raise ConfigError(f"mix={mixed!r}: translate is not learned beside another task; give it as --task")
-            source = TableOptions(skip_bad=config.skip_bad, skipped=self.source.skipped)
-            self.lessons.append(self._lesson(*_learned(name, Path(path), source), number))
+            options = TableOptions(skip_bad=config.skip_bad, skipped=self.source.skipped)
+            self.lessons.append(self._lesson(*_learned(name, Path(path), options), number))
         self.questions = self.task.features(self.held_out, self.start_from.tokenizer, self.length)
 
         examples = len(self.lessons[0].examples)
@@ -236,8 +236,8 @@ def decisive_of(config: FinetuneConfig) -> dict[str, str]:
     """What must be the same when a run is resumed: the settings, and the content of the files."""
     own = [(config.task, path) for path in (config.train, config.valid, config.test) if path is not None]
     mixed = [(name, Path(path)) for name, _, path in (given.partition("=") for given in config.mix)]
-    source = TableOptions.of(config.columns)
-    files = [file for task, path in (*own, *mixed) for file in TASKS[task].input_files(path, source)]
+    options = TableOptions.parse(config.columns)
+    files = [file for task, path in (*own, *mixed) for file in TASKS[task].input_files(path, options)]
     files += [config.target_tokenizer] if config.target_tokenizer is not None else []
     contents = {f"content of {path}": _hash(path) for path in files}
     settings = asdict(config)

@@ -136,10 +136,10 @@ class Run:
     def _parts(self) -> dict[str, Part]:
         """Classes to learn from, to choose by and, where there are any, to test on."""
         config, tokenizer = self.config, self.model.tokenizer
-        source = TableOptions.of(config.columns, config.skip_bad)
+        options = TableOptions.parse(config.columns, config.skip_bad)
         given = {"train": config.data, "valid": config.valid, "test": config.test}
         mask = tokenizer.specials["mask"]
-        tables = {part: Table.read(path, source, mask) for part, path in given.items() if path is not None}
+        tables = {part: Table.read(path, options, mask) for part, path in given.items() if path is not None}
         pools = {part: table.pool for part, table in tables.items()}
         if config.valid is None:
             pools = split_classes(tables["train"].pool, config.seed)
@@ -157,10 +157,12 @@ class Run:
         for part, table in tables.items():
             where = str(table.path) if len(encoded) > 1 else f"{table.path}, the classes of {part}"
             found[part] = Part(table, classes_with_enough_rows(pools[part], self.shape, where), encoded[table.path])
-        if source.skipped:
-            self._say(f"{len(source.skipped):,} rows left out, the first: {source.skipped[0]}")
+        if options.skipped:
+            self._say(f"{len(options.skipped):,} rows left out, the first: {options.skipped[0]}")
         if few := sum(len(pools[part]) - len(found[part].pool) for part in found):
-            self._say(f"{few:,} classes have fewer than {self.shape.examples} different examples and are left out")
+            self._say(
+                f"{few:,} classes have fewer than {self.shape.examples_per_class} different examples and are left out"
+            )
         return found
 
     def _drawn(self, part: str, count: int) -> list[Episode]:
@@ -189,8 +191,8 @@ class Run:
                     )  # fmt: skip
                 except torch.OutOfMemoryError as error:
                     raise ConfigError(
-                        f"out of memory with episodes of {self.shape.way[1] * self.shape.examples} texts; ask "
-                        "for fewer with --episodes, or for a smaller --length, in another --out"
+                        f"out of memory with episodes of {self.shape.way[1] * self.shape.examples_per_class} texts; "
+                        "ask for fewer with --episodes, or for a smaller --length, in another --out"
                     ) from error
 
     def _introduce(self) -> None:

@@ -165,7 +165,7 @@ class Run:
             on_full_memory=self._halve,
             attenuate=attenuation(parts.strategies, parts.albert.parameters()),
             # threads that make batches while the host has work for a GPU would keep both waiting
-            meanwhile=self.prefetch.begin,
+            meanwhile=self.prefetch.schedule,
             ranks=self.ranks,
         )
 
@@ -191,7 +191,7 @@ class Run:
         batches = [self.parts.data.batch(step, share, self.ranks.world_size * pieces) for share in mine]
         if self.device.type == "cuda":
             longest, pad_id = self.parts.data.stage(step).length, self.parts.shards.tokenizer.pad_id
-            batches = [batch.rounded(longest, pad_id).pinned() for batch in batches]
+            batches = [batch.padded_to_buckets(longest, pad_id).pin_memory() for batch in batches]
         return [(batch, torch.tensor(_counts(batch))) for batch in batches]
 
     def _pieces_at(self, step: int) -> int:
@@ -242,7 +242,7 @@ class Run:
         if rows < 2 or self.ranks.world_size > 1:  # the other ranks are already waiting for this step's gradients
             return False
         self.pieces *= 2
-        self.prefetch.forget()
+        self.prefetch.clear()
         torch.cuda.empty_cache()
         self._say(
             f"out of memory with {rows} sequences at once: going on with {rows // 2}, as many per step as before "

@@ -94,7 +94,7 @@ def search(config: FinetuneConfig, console: Console | None = None) -> Result | N
     if config.test is None:
         return best
     task: Any = TASKS[config.task]
-    records = task.read(config.test, TableOptions.of(config.columns, config.skip_bad))
+    records = task.read(config.test, TableOptions.parse(config.columns, config.skip_bad))
     test, baseline = measured(config, records, pick_device(config.device))
     told = ", ".join(f"{name} {value:.4f}" for name, value in test.items())
     console.print(f"{config.test}: {told}", highlight=False, markup=False)

@@ -104,12 +104,12 @@ def run_episodes(config: Config) -> None:
 def _folds_of(config: Config, model: Model) -> Iterator[Fold]:
     """From files of episodes, or drawn from every table with every number of shots."""
     mask = model.tokenizer.specials["mask"]
-    if not EpisodeShape.is_meant(config.episodes):
+    if not EpisodeShape.matches(config.episodes):
         if len(config.data) > 1:
             raise ConfigError(f"{len(config.data)} --data files: files of episodes know theirs; give one, or none")
         for name in config.episodes:
             stored = EpisodeFile.read(Path(name), *config.data)
-            table = Table.read(stored.data, TableOptions.of(config.columns or stored.columns, config.skip_bad), mask)
+            table = Table.read(stored.data, TableOptions.parse(config.columns or stored.columns, config.skip_bad), mask)
             stored.check(table.labels)
             yield table, stored
         return
@@ -118,7 +118,7 @@ def _folds_of(config: Config, model: Model) -> Iterator[Fold]:
     shots = [[word] for word in config.episodes if word.endswith("-shot")]
     others = [word for word in config.episodes if [word] not in shots]
     for data in config.data:
-        table = Table.read(data, TableOptions.of(config.columns, config.skip_bad), mask)
+        table = Table.read(data, TableOptions.parse(config.columns, config.skip_bad), mask)
         for shape in (EpisodeShape.parse(others + shot, SHAPE) for shot in shots or [[]]):
             pool = classes_with_enough_rows(table.pool, shape, str(data))
             drawn = [draw_episode(pool, shape, config.seed, number) for number in range(shape.episodes)]

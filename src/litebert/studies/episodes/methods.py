@@ -56,7 +56,7 @@ class Learned:
 
     def seen(self, episode: Episode) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Vectors and classes to learn from, and to answer."""
-        (support, asked), (classes, truth) = episode.rows(), episode.classes()
+        (support, asked), (classes, truth) = episode.rows(), episode.class_indices()
         return self.vectors[support], classes, self.vectors[asked], truth
 
 
@@ -136,7 +136,7 @@ def setfit(learned: Learned, episode: Episode) -> float:
         raise ConfigError("setfit is not installed and is asked for by --methods; run: pip install setfit") from error
     from sklearn.linear_model import LogisticRegression
 
-    (support, asked), (classes, truth) = episode.rows(), episode.classes()
+    (support, asked), (classes, truth) = episode.rows(), episode.class_indices()
     body = SentenceTransformer(str(folder_of(str(learned.model.source))), device=str(learned.model.device))
     model = SetFitModel(body, LogisticRegression(max_iter=1000))
     data = Dataset.from_dict({"text": [learned.texts[row] for row in support], "label": classes.tolist()})

@@ -111,7 +111,7 @@ class Asked:
             states.append(
                 model.encoder.packed(
                     batch.input_ids, batch.lengths, batch.token_type_ids, longest=self.plan.fixed["length"],
-                    rows=batch.first,
+                    rows=batch.cls_positions,
                 )
             )  # fmt: skip
             wrong.append(batch.swapped)
@@ -179,7 +179,7 @@ class Asked:
 
 def labelled(plan: Plan) -> tuple[list[str], list[str]]:
     """Texts and their classes, for handfuls of examples; classes with too few are left out."""
-    records = Classify.read(plan.few_shot, TableOptions.of(plan.columns, True))
+    records = Classify.read(plan.few_shot, TableOptions.parse(plan.columns, True))
     labels = [str(record.label) for record in records]
     kept = [i for i in range(len(records)) if labels.count(labels[i]) >= plan.shots + LEAST_TESTED]
     if len({labels[i] for i in kept}) < 2 or any(records[i].text_b is not None for i in kept):

@@ -191,7 +191,7 @@ def _task(path: Path, out: Path, most: int) -> TaskFiles:
     for name, file in files.items():
         if not file.is_file():
             task: Any = TASKS[kind]
-            records = task.read(Path(told[name]), TableOptions.of(tuple(columns), True))
+            records = task.read(Path(told[name]), TableOptions.parse(tuple(columns), True))
             if not records:
                 raise DataError(f"{told[name]}: no example can be read; {path} names it")
             if name == "train":
