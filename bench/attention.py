@@ -29,7 +29,7 @@ def run(
     encoder.zero_grad()
     hidden = encoder.packed(ids, lengths)
     (hidden.float() * torch.linspace(-1, 1, hidden.numel(), device=hidden.device).view_as(hidden)).sum().backward()
-    gradient = encoder.attention[0].qkv.weight.grad
+    gradient = encoder.get_parameter("attention.0.qkv.weight").grad
     assert gradient is not None
     return hidden.detach().float(), gradient.detach().float()
 

@@ -81,7 +81,7 @@ def ours(folder: Path, examples: list[Example], work: Path) -> dict[str, Answer]
     model = litebert.load(folder, engine="torch")
     by_onednn = quantized(model, examples)
     enable_int8(by_onednn.encoder, by_onednn.int8, native=False)
-    found = {
+    found: dict[str, Answer] = {
         "litebert fp32": model.embed,
         "litebert int8 by oneDNN": by_onednn.embed,
         OURS: quantized(model).embed,
@@ -103,7 +103,8 @@ def ours(folder: Path, examples: list[Example], work: Path) -> dict[str, Answer]
 def theirs(folder: Path, compiled: bool, lines: list[str], work: Path) -> dict[str, Answer]:
     from transformers import AutoModel, AutoTokenizer
 
-    tokenizer = partial(AutoTokenizer.from_pretrained(folder), padding=True, truncation=True)
+    loaded: Any = AutoTokenizer.from_pretrained(folder)
+    tokenizer = partial(loaded, padding=True, truncation=True)
     model = AutoModel.from_pretrained(folder, attn_implementation="sdpa").eval()
 
     def by_torch(call: Any, dtype: torch.dtype) -> Answer:

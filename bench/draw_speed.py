@@ -40,7 +40,7 @@ def main() -> None:
         figures = "milliseconds" if panel == "single" else "tokens_per_second"
         bars(panels[panel], [row for row in rows if panel_of(row["case"]) == panel], names, figures, title)
     roofline(panels["roof"], rows, names, runs)
-    handles = [panels["encode"].barh(0, 0, color=colour(number)) for number in range(len(names))]
+    handles = [panels["encode"].barh(0, 0, color=colour(number)).patches[0] for number in range(len(names))]
     figure.legend(handles, names, loc="outside upper left", ncols=len(names), frameon=False, fontsize=9)
     figure.savefig(options.out, metadata={"Date": None})
     print(f"{options.out}: {runs[0]['machine']}, torch {runs[0]['torch']}, transformers {runs[0]['transformers']}")

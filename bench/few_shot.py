@@ -239,7 +239,10 @@ def figures(
 ) -> dict[str, Any]:
     """Means over the splits. A question that several of them ask counts once."""
     same = all(split.asked == splits[0].asked for split in splits)
-    gap = mean_difference(*(np.mean(some, 0) if same else np.concatenate(some) for some in (ours, right)))
+    ours_by_question, right_by_question = (
+        (np.mean(some, 0) if same else np.concatenate(some)).tolist() for some in (ours, right)
+    )
+    gap = mean_difference(ours_by_question, right_by_question)
     each = [float(np.mean(some)) for some in right]
     errors = [
         calibration_error(one.probabilities[: len(some)], np.array(some))

@@ -158,12 +158,12 @@ def _score(task: Any, one: Set, valid: Sequence[Any], predictions: Any, labels: 
         values = predictions.squeeze(-1)
         return float(np.corrcoef(values, labels)[0, 1]) if values.std() else 0.0  # the same answer for all
     if one.task == "tag":
-        from litebert.tasks.crf import ranges_of
+        from litebert.tasks.crf import word_ranges
 
         right = both = 0
         for row, truth in zip(predictions, labels, strict=True):
             words = truth != IGNORE_INDEX
-            given, true = (set(ranges_of([task.tags[n] for n in some[words]])) for some in (row.argmax(-1), truth))
+            given, true = (set(word_ranges([task.tags[n] for n in some[words]])) for some in (row.argmax(-1), truth))
             right, both = right + len(given & true), both + len(given) + len(true)
         return 2 * right / max(1, both)
     from sklearn import metrics

@@ -59,12 +59,14 @@ def copy_checkpoints(folder: Path) -> list[Path]:
         shutil.copytree(FIXTURES / name, copy)
         made.append(copy)
     model = load_any(FIXTURES / "tensorflow" / "google")
+    tokenizer = model.tokenizer
+    assert tokenizer is not None
     tensors = dict(tensors_of(model.model))
     for name, weights in (("safetensors", "model.safetensors"), ("bin", "pytorch_model.bin"), ("file", "albert.pt"),
                           ("lone", "pytorch_model.bin")):  # fmt: skip
         copy = folder / name
         copy.mkdir()
-        model.tokenizer.save(copy)
+        tokenizer.save(copy)
         settings = json.loads((FIXTURES / "tensorflow/google/albert_config.json").read_text())
         if name != "file":
             settings |= {"model_type": "albert"}

@@ -32,14 +32,14 @@ from litebert.serve.limits import Limits
 from litebert.serve.middleware import AccessControl
 from litebert.serve.registry import Registry
 from litebert.serve.service import Service
-from litebert.tasks import Answer, Choose, Classify, Mask, Multilabel, Regress, Tag
+from litebert.tasks import Answer, Choose, Classify, Mask, Multilabel, Regress, Tag, Task
 from litebert.tokenizer import train_unigram
 
 PROSE = [
     f"The {what} of number {number} was {how} before the rain." for number in range(40) for what in ("lamp", "boat")
     for how in ("green", "late", "lost")
 ]  # fmt: skip
-TASKS = [
+TASKS: list[Task[Any, Any]] = [
     Mask(), Classify(["a", "b"]), Multilabel(["x", "y"]), Regress(pairs=True), Tag(["O", "B-A", "I-A"]),
     Answer(allow_impossible=True), Choose(),
 ]  # fmt: skip

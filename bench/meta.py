@@ -26,10 +26,9 @@ import litebert
 from litebert.commands import meta_train
 from litebert.data.episodes import EpisodeShape, classes_with_enough_rows, draw_episode
 from litebert.data.tables import TableOptions
-from litebert.device import pick_device
+from litebert.device import pick_device, uses_bf16_for_inference
 from litebert.meta.settings import Algorithm
 from litebert.meta.tables import Table
-from litebert.run_folder import set_precision
 from litebert.studies.episodes.comparison import Outcome, compare, figures_of
 from litebert.trainers.meta_training import meta_train as taught
 
@@ -38,11 +37,11 @@ FROZEN = "frozen"
 
 def loaded(name: str, device: Any) -> litebert.Model:
     model = litebert.load(name).to(pick_device(device))
-    set_precision(model, "auto")
+    model.bf16 = uses_bf16_for_inference("auto", model.device)
     return model
 
 
-def meta_trained(options: argparse.Namespace, folder: Path, algorithm: str, out: Path) -> litebert.Model:
+def meta_trained(options: argparse.Namespace, folder: Path, algorithm: Algorithm, out: Path) -> litebert.Model:
     rate = {} if options.learning_rate is None else {"learning_rate": options.learning_rate}
     config = meta_train.Config(
         model=options.model, data=folder / "train.jsonl", valid=folder / "valid.jsonl", out=out, algorithm=algorithm,

@@ -23,6 +23,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -89,9 +90,7 @@ def encode(options: argparse.Namespace) -> None:
     folder = options.out / "model"
     litebert.load(options.model).save(folder)
     loaded = {f"litebert, {kind}": litebert.load(folder, engine=kind) for kind in ("torch", "bf16", "int8")}
-    contenders: dict[str, Callable[[], Any]] = {
-        name: (lambda model=model: model.embed(texts)) for name, model in loaded.items()
-    }
+    contenders: dict[str, Callable[[], Any]] = {name: partial(model.embed, texts) for name, model in loaded.items()}
     theirs = SentenceTransformer(str(folder), device="cpu")
 
     def of_peer(bf16: bool) -> Any:
@@ -158,9 +157,9 @@ def theirs_trained(
     from torch.utils.data import DataLoader
 
     torch.manual_seed(seed)  # the order of its batches
-    model = SentenceTransformer(str(options.out / "model"), device="cpu")
+    model: Any = SentenceTransformer(str(options.out / "model"), device="cpu")
     model.max_seq_length = 128
-    examples = [InputExample(texts=[record.text, record.text_b], label=record.label) for record in train]
+    examples = [InputExample(texts=list(record.texts), label=float(record.label or 0)) for record in train]
     loader: Any = DataLoader(examples, shuffle=True, batch_size=options.batch_size)  # type: ignore[arg-type]
     steps = options.epochs * len(loader)
     # around each call and not around all of them: weights in bfloat16 are kept until it ends, however they change

@@ -49,7 +49,6 @@ class Client:
         self._pause_s, self.told, self._end = 1 / per_second, told, end
         self._next = time.monotonic()
 
-    @property
     def is_over(self) -> bool:
         return time.monotonic() >= self._end
 
@@ -117,11 +116,11 @@ def go_round(client: Client, texts: list[str], model: dict[str, Any], seed: int)
         lambda: search(client, texts, rng), lambda: teach(client, texts, rng), lambda: look_around(client, rng),
     ]  # fmt: skip
     try:
-        while not client.is_over:
+        while not client.is_over():
             for _ in range(4):
                 read_vectors(client, texts, rng)
                 fill_masks(client, texts, rng, model)
-                if client.is_over:
+                if client.is_over():
                     return
             steps[number % len(steps)]()
             number += 1

@@ -26,7 +26,7 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
-import tomllib
+from litebert.files import read_toml
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 GLUE = {
@@ -38,7 +38,7 @@ GLUE = {
 
 def settings_of(name: str, tasks: Path) -> dict[str, Any]:
     """A config with its paths under `tasks`."""
-    settings = tomllib.loads((CONFIGS / f"{name}.toml").read_text(encoding="utf-8"))
+    settings = read_toml(CONFIGS / f"{name}.toml")
     for key in ("train", "valid", "test"):
         if key in settings:
             settings[key] = tasks / Path(settings[key]).relative_to("tasks")

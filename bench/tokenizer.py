@@ -109,7 +109,7 @@ def main() -> None:
             named = contenders(language, Path(folder))
             for encode in named.values():
                 encode(batches[0])  # warm-up
-            speeds = {name: [] for name in named}
+            speeds: dict[str, list[float]] = {name: [] for name in named}
             for _ in range(ROUNDS):
                 for name, encode in named.items():
                     speeds[name].append(megabytes / seconds(encode, batches))

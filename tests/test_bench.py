@@ -1,4 +1,4 @@
-"""bench/few_shot.py reads FewCLUE's files, single texts and pairs, and averages over their splits."""
+"""Every script of bench/ imports. bench/few_shot.py reads FewCLUE's texts and pairs and averages over its splits."""
 
 from __future__ import annotations
 
@@ -130,3 +130,16 @@ def test_short_pairs_without_spaces_are_cut_into_characters(bench: ModuleType) -
     texts = [("天气好", "今天"), ("天气坏", "明天"), ("吃饭了", "早上"), ("吃面了", "晚上")]
     found = bench.by_words(texts, ["weather", "weather", "food", "food"], [("吃了吗", "昨天"), ("天气呢", "上午")])
     assert found.probabilities.argmax(1).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("script", sorted((REPOSITORY / "bench").glob("*.py")), ids=lambda path: path.stem)
+def test_every_script_imports_and_has_a_main(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"bench_{script.stem}"
+    spec = spec_from_file_location(name, script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    monkeypatch.syspath_prepend(str(script.parent))  # some import others
+    monkeypatch.setitem(sys.modules, name, module)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    assert callable(module.main)

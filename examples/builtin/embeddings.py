@@ -180,7 +180,7 @@ def choose(model: Model, maps: dict[str, SentenceMap], tenth: list[TextInput]) -
     return maps[best]
 
 
-def correlation(model: Model, after: SentenceMap, pairs: list[TextInput]) -> float:
+def correlation(model: Model, after: SentenceMap | None, pairs: list[TextInput]) -> float:
     """Between cosines and what people said."""
     model.after = after
     left, right = (model.embed([getattr(pair, side) for pair in pairs]) for side in ("text", "text_b"))

@@ -30,5 +30,6 @@ class ComputedGraphs(StepGraphs):
             for name, value in self._compute(loss, batch)[0].items():
                 outputs[name].copy_(value)
 
-        recording: Any = Recording(Again(work), batch.tensors(), outputs, used)  # type: ignore[arg-type]
-        return recording  # type: ignore[no-any-return]
+        again: Any = Again(work)
+        recording: Any = Recording(again, batch.tensors(), outputs, used)
+        return recording

@@ -21,7 +21,7 @@ class Run:
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Linear(3, width), nn.LayerNorm(width))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
-        everything = {"model": self.model, "optimizer": self.optimizer} | (parts or {})
+        everything: dict[str, Stateful] = {"model": self.model, "optimizer": self.optimizer, **(parts or {})}
         self.checkpoints = Checkpoints(folder, everything, **how)
 
     def step(self, number: int) -> None:

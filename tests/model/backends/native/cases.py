@@ -24,9 +24,9 @@ def make_encoder(**changes: object) -> Encoder:
     }  # fmt: skip
     settings = small | changes
     encoder = Encoder(AlbertConfig(**settings)).eval()  # type: ignore[arg-type]
-    for extra in (encoder.relative_bias, encoder.depth_embeddings and encoder.depth_embeddings.weight):
-        if extra is not None:
-            torch.nn.init.normal_(extra)
+    for name, parameter in encoder.named_parameters():
+        if name in ("relative_bias", "depth_embeddings.weight"):
+            torch.nn.init.normal_(parameter)
     return encoder
 
 
