@@ -17,7 +17,7 @@ from litebert.commands import pretrain
 from litebert.data.pretraining import PretrainingBatch, PretrainingData
 from litebert.data.shards import Shards
 from litebert.errors import ConfigError
-from litebert.model.backends import fused
+from litebert.model.backends import fused, kernels
 from litebert.tasks.pretraining import PretrainingObjective
 from litebert.trainers.pretraining import Run, SaveEvery
 from tests.commands.conftest import UNUSUAL, Flow, litebert
@@ -182,20 +182,20 @@ def test_eight_bits_learn_nearly_the_same(flow: Flow, tmp_path: Path, monkeypatc
     def add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
         total += left.float().t() @ right.float()
 
-    for name, value in {"_kernels": lambda: plain_kernels, "_attention": lambda: plain_kernels,
-                        "_add_product": add_product}.items():  # fmt: skip
-        monkeypatch.setattr(fused, name, value)
+    for name, value in {"layer": lambda: plain_kernels, "attention": lambda: plain_kernels,
+                        "add_product": add_product}.items():  # fmt: skip
+        monkeypatch.setattr(kernels, name, value)
     for name in ("fused.has_triton", "supports_fp8"):
         monkeypatch.setattr(f"litebert.model.backends.{name}", lambda device: True)
     used: list[tuple[bool, bool]] = []
-    of = fused.Plan.of
+    of = fused.FusedPlan.of
 
-    def watched(*arguments: Any) -> fused.Plan:
+    def watched(*arguments: Any) -> fused.FusedPlan:
         plan = of(*arguments)
-        used.append((plan.learns, plan.fp8))
+        used.append((plan.needs_grad, plan.fp8))
         return plan
 
-    monkeypatch.setattr(fused.Plan, "of", staticmethod(watched))
+    monkeypatch.setattr(fused.FusedPlan, "of", staticmethod(watched))
     losses = []
     for precision in ("bf16", "fp8"):
         used.clear()

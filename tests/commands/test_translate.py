@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from litebert.loading import load
-from litebert.model.beam_search import Search, search
+from litebert.model.beam_search import BeamSearch, search
 from litebert.tasks import translate
 from litebert.tokenizer import train_unigram
 from litebert.trainers import finetuning_plan as _finetuning_plan
@@ -108,7 +108,7 @@ def test_graphs_translate_the_same(taught: Path, tmp_path: Path, capsys: pytest.
              "source": source, "written": written},
         )  # fmt: skip
         ids.append(int(scores.argmax()))
-    model.task.search = Search(1, 1.0)  # type: ignore[union-attr]
+    model.task.search = BeamSearch(1, 1.0)  # type: ignore[union-attr]
     (greedy,) = model.predict(["rain thunder map train"])
     assert model.task.target.decode(ids[1:-1]) == greedy.translation  # type: ignore[union-attr]
     assert litebert("export", *given, "--int8", "--out", tmp_path / "eight") == 0
@@ -199,7 +199,7 @@ def test_every_setting_of_the_decoder_reaches_the_model(
     searched.clear()
     model.predict(["rain"])
     assert searched == [3]
-    assert model.task.search == Search(3, 0.5)  # type: ignore[union-attr]
+    assert model.task.search == BeamSearch(3, 0.5)  # type: ignore[union-attr]
     assert len(model.albert.heads["translate"].writing) == 1  # type: ignore[arg-type]
 
 

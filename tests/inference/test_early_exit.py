@@ -15,7 +15,7 @@ from litebert.data.batches import Batch
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.files import read_json, write_json
 from litebert.inference import Model
-from litebert.inference.early_exit import Exits, early_scores, exits_for, measured_exits, quarters
+from litebert.inference.early_exit import EarlyExitPolicy, early_exit_policy, early_scores, measured_exits, quarters
 from litebert.model import Albert, AlbertConfig
 from litebert.model.backends.int8 import enable_int8, has_int8, verified_native_library
 from litebert.model.backends.native import NativeInt8Backend
@@ -63,7 +63,7 @@ def test_each_text_gets_the_scores_of_the_depth_at_which_it_is_sure(changes: dic
         model.encoder.depth = None
         sure = [scores.softmax(-1).amax(-1) for scores in by_depth]
         for threshold in (0.0, float(sure[0].median()), 1.1):
-            found, passes = early_scores(model.albert, task, batch, Exits([1, 2, 4], threshold))
+            found, passes = early_scores(model.albert, task, batch, EarlyExitPolicy([1, 2, 4], threshold))
             for row in range(count):
                 at = next((n for n in range(2) if sure[n][row] >= threshold), 2)
                 assert passes[row] == [1, 2, 4][at]
@@ -77,7 +77,7 @@ def test_eight_bits_stop_early_too() -> None:
     batch, task = batch_of(model, TEXTS), Classify(["a", "b", "c"])
     with torch.inference_mode():
         truth = task.scores(model.albert, batch)["scores"]
-        found, passes = early_scores(model.albert, task, batch, Exits([2, 4], 1.1))
+        found, passes = early_scores(model.albert, task, batch, EarlyExitPolicy([2, 4], 1.1))
     assert passes.tolist() == [4] * 5
     assert (found["scores"] - truth).norm() < 0.1 * truth.norm()
 
@@ -109,7 +109,7 @@ def test_native_code_looks_for_itself_and_says_the_same(
         with torch.inference_mode():
             seldom = surer_once_deeper(model, batch)
             for sure in (0.0, 0.4, seldom, 0.5, 0.7, 0.9, 0.95, 1.1):
-                exits = Exits([1, 2, 4], sure)
+                exits = EarlyExitPolicy([1, 2, 4], sure)
                 found, passes = early_scores(model.albert, task, batch, exits)
                 single = [early_scores(model.albert, task, one, exits) for one in alone]
                 with monkeypatch.context() as patch:
@@ -184,7 +184,7 @@ def test_native_code_leaves_to_torch_what_it_cannot_look_at(kind: str, monkeypat
         lambda self, packed, batch: (looked.append(bool(batch.early_exit)), run(self, packed, batch))[1],
     )
     with torch.inference_mode():
-        found, passes = early_scores(model.albert, task, batch, Exits([2, 4], 1.1))
+        found, passes = early_scores(model.albert, task, batch, EarlyExitPolicy([2, 4], 1.1))
         truth = task.scores(model.albert, batch)["scores"]
     assert not any(looked)
     assert passes.tolist() == [4] * 5
@@ -200,7 +200,7 @@ def test_depths_that_do_not_grow_are_refused(depths: list[int], eight: bool) -> 
         enable_int8(model.encoder)
     batch, task = batch_of(model, TEXTS), Classify(["a", "b", "c"])
     with torch.inference_mode(), pytest.raises(ConfigError, match="must grow"):
-        early_scores(model.albert, task, batch, Exits(depths, 0.9))
+        early_scores(model.albert, task, batch, EarlyExitPolicy(depths, 0.9))
 
 
 def test_what_thresholds_come_to_is_counted() -> None:
@@ -221,7 +221,7 @@ def test_a_speed_is_brought_about_by_how_sure_to_be(tmp_path: Path) -> None:
     model.save(tmp_path)
     model = litebert.load(tmp_path)
     model.set_speed(2)
-    assert model.exits == Exits([1, 2, 3, 4], 0.9)
+    assert model.exits == EarlyExitPolicy([1, 2, 3, 4], 0.9)
     labels = [one.label for one in model.predict(TEXTS)]
     assert len(labels) == model.stopped_after.total() == 5
     model.set_speed(1)
@@ -229,7 +229,7 @@ def test_a_speed_is_brought_about_by_how_sure_to_be(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"speed=3 is more than this model has; it can be 2\.5 at most"):
         model.set_speed(3)
     with pytest.raises(ConfigError, match=r"speed=0\.5 must be 1"):
-        exits_for(model.task, 4, 0.5)
+        early_exit_policy(model.task, 4, 0.5)
     settings = read_json(tmp_path / "config.json")
     settings["litebert"]["options"]["exits"] = [[0.9, "many", 1]]
     write_json(tmp_path / "config.json", settings)

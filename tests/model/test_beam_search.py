@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from litebert.errors import ConfigError
-from litebert.model.beam_search import Search, search
+from litebert.model.beam_search import BeamSearch, search
 from litebert.model.decoder import Decoder, DecoderConfig
 
 VOCABULARY, HIDDEN, BEGIN, END = 13, 12, 2, 3
@@ -26,7 +26,9 @@ def made(seed: int) -> tuple[Decoder, torch.Tensor, torch.Tensor]:
 
 
 @torch.no_grad()
-def plainly(decoder: Decoder, memory: torch.Tensor, how: Search, banned: tuple[int, ...]) -> tuple[list[int], float]:
+def plainly(
+    decoder: Decoder, memory: torch.Tensor, how: BeamSearch, banned: tuple[int, ...]
+) -> tuple[list[int], float]:
     """One source, (1, L, D), without padding: every step reads all that is written again."""
     real = torch.ones(memory.shape[:2], dtype=torch.bool)
     alive: list[tuple[float, list[int]]] = [(0.0, [])]
@@ -50,8 +52,10 @@ def plainly(decoder: Decoder, memory: torch.Tensor, how: Search, banned: tuple[i
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("how", [Search(1, 1.0), Search(3, 1.0), Search(5, 0.0), Search(4, 2.0)], ids=str)
-def test_the_batch_finds_what_a_plain_search_finds(seed: int, how: Search) -> None:
+@pytest.mark.parametrize(
+    "how", [BeamSearch(1, 1.0), BeamSearch(3, 1.0), BeamSearch(5, 0.0), BeamSearch(4, 2.0)], ids=str
+)
+def test_the_batch_finds_what_a_plain_search_finds(seed: int, how: BeamSearch) -> None:
     decoder, memory, real = made(seed)
     found = search(decoder, memory, real, BEGIN, END, how, banned=(0,))
     for row, length in enumerate(LENGTHS):
@@ -59,13 +63,13 @@ def test_the_batch_finds_what_a_plain_search_finds(seed: int, how: Search) -> No
         mine = found.ids[row].tolist()
         assert mine[: mine.index(END) + 1] == ids
         assert found.log_likelihood[row].item() == pytest.approx(total, abs=1e-4)
-        assert found.looked_at[row].max() < length
+        assert found.source_columns[row].max() < length
 
 
 def test_a_length_penalty_makes_targets_longer() -> None:
     lengths = []
     for penalty in (0.0, 4.0):
-        ids = [search(*made(seed), BEGIN, END, Search(5, penalty)).ids for seed in range(6)]
+        ids = [search(*made(seed), BEGIN, END, BeamSearch(5, penalty)).ids for seed in range(6)]
         lengths.append(sum((one != END).sum().item() for one in ids))
     assert lengths[0] < lengths[1]
 
@@ -75,13 +79,13 @@ def test_a_target_ends_when_it_is_twice_as_long_as_its_source_and_some(offset: i
     decoder, memory, real = made(0)
     with torch.no_grad():
         decoder.bias[END] = -99.0  # it would never end
-    found = search(decoder, memory, real, BEGIN, END, Search(2, 1.0, offset))
+    found = search(decoder, memory, real, BEGIN, END, BeamSearch(2, 1.0, offset))
     assert (found.ids != END).sum(1).tolist() == [2 * length + offset - 1 for length in LENGTHS]
 
 
 def test_there_is_room_for_what_was_learned_and_never_less() -> None:
-    assert Search(2, 1.0).with_room_for([(4, 41), (30, 60)]) == Search(2, 1.0, 33)
-    assert Search(2, 1.0).with_room_for([(4, 5)]) == Search(2, 1.0).with_room_for([]) == Search(2, 1.0)
+    assert BeamSearch(2, 1.0).with_room_for([(4, 41), (30, 60)]) == BeamSearch(2, 1.0, 33)
+    assert BeamSearch(2, 1.0).with_room_for([(4, 5)]) == BeamSearch(2, 1.0).with_room_for([]) == BeamSearch(2, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -94,4 +98,4 @@ def test_there_is_room_for_what_was_learned_and_never_less() -> None:
 )
 def test_impossible_searches_are_refused(settings: tuple[Any, ...], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Search(*settings)
+        BeamSearch(*settings)

@@ -78,15 +78,15 @@ def test_every_part_is_dropped_from_while_it_learns(part: str) -> None:
     hidden, ids = torch.randn(3, 5, 16), torch.ones(3, 4, dtype=torch.long)
 
     def said(decoder: Decoder) -> torch.Tensor:
-        layer, unseen = decoder.writers()[0], torch.zeros(3, 1, 1, 5)
+        layer, padding_bias = decoder.target_layers()[0], torch.zeros(3, 1, 1, 5)
         if part == "memory":
             return decoder.memory(states, real)
         if part == "words":
             return decoder.embed(ids)
         if part == "self-attention":
-            return layer.self_attention(hidden, unseen)
+            return layer.self_attention(hidden, padding_bias)
         if part == "source":
-            return layer.source_attention(hidden, layer.keys_of(hidden), unseen)[0]
+            return layer.source_attention(hidden, layer.source_keys_values(hidden), padding_bias)[0]
         return layer.feed_forward(hidden)
 
     for dropout, alike in ((0.0, True), (0.3, False)):

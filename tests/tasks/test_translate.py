@@ -16,7 +16,7 @@ from litebert.inference import Model
 from litebert.inference.loading import HUB_FILES
 from litebert.loading import load
 from litebert.model import Albert
-from litebert.model.beam_search import Search
+from litebert.model.beam_search import BeamSearch
 from litebert.tasks.translate import Translate, TranslateInput, TranslateOutput
 from litebert.tokenizer import Tokenizer, train_unigram
 from litebert.trainers.finetune_config import FinetuneConfig
@@ -108,7 +108,7 @@ def test_what_finetune_is_told_shapes_the_task(model: Model, translator: Model) 
     usual, plain, more = (task_of(**x).loss(scores, batch).item() for x in ({}, *_smoothings(0.0, 0.3)))
     assert plain != usual != more
     assert usual == pytest.approx(task_of(label_smoothing=0.1).loss(scores, batch).item())
-    assert task_of(beams=3, length_penalty=0.5).search == Search(3, 0.5)
+    assert task_of(beams=3, length_penalty=0.5).search == BeamSearch(3, 0.5)
     shared, apart = (task_of(decoder_sharing=sharing).head(model.config) for sharing in ("all", "none"))
     assert (len(shared.writing), len(apart.writing)) == (1, 2)
     dropped: Any = task_of(decoder_dropout=0.7).head(model.config)
@@ -123,16 +123,16 @@ def test_epochs_are_compared_greedily_and_the_finished_model_follows_beams(trans
     task, decoder = translator.task, translator.albert.heads["translate"]
     assert isinstance(task, Translate)
 
-    def found(search_settings: Search, ending: float, validating: bool = False) -> list[Any]:
+    def found(search_settings: BeamSearch, ending: float, validating: bool = False) -> list[Any]:
         task.search, task.validating = search_settings, validating
         with torch.no_grad():
             decoder.bias[task.target.sep_id] = ending  # type: ignore[index]
         return translator.predict(PROSE[:6])
 
-    greedy, beams = (found(Search(count, 1.0), ending=2) for count in (1, 5))
+    greedy, beams = (found(BeamSearch(count, 1.0), ending=2) for count in (1, 5))
     assert greedy != beams
-    assert found(Search(5, 1.0), ending=2, validating=True) == greedy
-    assert found(Search(5, 1.0), ending=4) != found(Search(5, 9.0), ending=4)
+    assert found(BeamSearch(5, 1.0), ending=2, validating=True) == greedy
+    assert found(BeamSearch(5, 1.0), ending=4) != found(BeamSearch(5, 9.0), ending=4)
     assert task_of().validating
     assert not task_of().for_saving(torch.nn.Identity())[0].validating
 
@@ -311,7 +311,7 @@ def test_nothing_is_copied_from_the_frame(translator: Model, monkeypatch: pytest
 
     def looks_at_the_frame(ids: torch.Tensor, cache: Any) -> tuple[torch.Tensor, torch.Tensor]:
         scores, looks = step(ids, cache)
-        ends = (cache.unseen[:, 0, 0] == 0).sum(1, keepdim=True) - 1
+        ends = (cache.padding_bias[:, 0, 0] == 0).sum(1, keepdim=True) - 1
         return scores, looks.scatter(1, ends, 2.0).index_fill(1, torch.tensor([0]), 3.0)
 
     monkeypatch.setattr(decoder, "step", looks_at_the_frame)
@@ -350,7 +350,7 @@ def test_where_nothing_can_be_copied_there_is_no_space(translator: Model) -> Non
 def test_a_text_of_very_many_sentences_is_translated(translator: Model) -> None:
     task = translator.task
     assert isinstance(task, Translate)
-    task.search, task.by_sentence = Search(1, 1.0, 0), True
+    task.search, task.by_sentence = BeamSearch(1, 1.0, 0), True
     many, other = translator.predict(["Rain. " * 300, "Rain."])
     assert many.translation == " ".join([other.translation] * 300)
 
@@ -387,11 +387,11 @@ def test_a_folder_is_read_again_with_its_vocabulary(translator: Model, tmp_path:
     transformers = peer("transformers")
     task = translator.task
     assert isinstance(task, Translate)
-    task.search, task.longest = Search(2, 0.5), 30
+    task.search, task.longest = BeamSearch(2, 0.5), 30
     translator.save(tmp_path)
     again = load(tmp_path)
     assert isinstance(again.task, Translate)
-    assert (again.task.search, again.task.longest) == (Search(2, 0.5), 30)
+    assert (again.task.search, again.task.longest) == (BeamSearch(2, 0.5), 30)
     assert again.predict(PROSE[:3]) == translator.predict(PROSE[:3])
     with pytest.raises(ValueError, match="litebert"):
         transformers.AutoModel.from_pretrained(tmp_path)  # which would answer without the decoder

@@ -1,7 +1,4 @@
-"""Easy texts stop early: after some of the passes, those of which the model is sure have their answer, and only the
-others go on.
-
-Since all passes are one layer and texts lie end to end without padding, those that go on are simply a shorter batch.
+"""Early exit for classifiers: texts whose class is clear after some of the passes are answered then.
 
 Shapes: S sequences, T tokens, H hidden, C classes.
 """
@@ -27,31 +24,31 @@ from litebert.tasks.base import Scores
 from litebert.tasks.classify import Exit
 
 THRESHOLDS = 41
-"""How many are tried, evenly spread over how sure the model is."""
+"""The number of thresholds tried: quantiles of the confidence."""
 
 
 @dataclass(frozen=True)
-class Exits:
-    """Where to look, and when to stop."""
+class EarlyExitPolicy:
+    """At which depths to score a text, and when to stop."""
 
     depths: Sequence[int]
-    """After these passes; the last is where all stop."""
+    """Numbers of passes; all texts stop at the last."""
     threshold: float
-    """A text stops when the probability of its best class reaches this."""
+    """A text stops when the probability of its predicted class reaches this."""
 
 
 def can_exit(task: Task[Any, Any] | None) -> bool:
-    """Does it tell one class of a text, from the state of [CLS]?"""
+    """Whether the task predicts one class of a text from the state of [CLS]."""
     return type(task) is Classify and task.head_kind in ("linear", "mlp")
 
 
 def quarters(passes: int) -> list[int]:
-    """Where an elastic model has learned to answer: after each quarter of its passes."""
+    """The depths at which an elastic model is trained to answer: each quarter of its passes."""
     return sorted({-(-passes * quarter // 4) for quarter in (1, 2, 3, 4)})
 
 
-def exits_for(task: Task[Any, Any] | None, passes: int, speed: float) -> Exits | None:
-    """With which texts take 1 / speed of so many passes on the average, as those took that were held out."""
+def early_exit_policy(task: Task[Any, Any] | None, passes: int, speed: float) -> EarlyExitPolicy | None:
+    """The policy with which held-out texts took 1 / speed of these passes on average; None for speed 1."""
     if not 1 <= speed < float("inf"):
         raise ConfigError(f"speed={speed} must be 1, which is all passes for all texts, or more; 2 is usual")
     if speed == 1:
@@ -67,26 +64,26 @@ def exits_for(task: Task[Any, Any] | None, passes: int, speed: float) -> Exits |
         raise ConfigError(
             f"speed={speed} is more than this model has; it can be {passes / known[-1].passes:.1f} at most"
         )
-    return Exits(quarters(passes), chosen.sure)
+    return EarlyExitPolicy(quarters(passes), chosen.sure)
 
 
 def measured_exits(scores: np.ndarray, depths: Sequence[int]) -> list[Exit]:
-    """From the scores of texts after each of these depths, (depths, N, C), what each threshold comes to."""
-    likely = torch.from_numpy(scores).softmax(-1).numpy()
-    best, sure = likely.argmax(-1), likely.max(-1)  # (depths, N)
-    found = []
-    for threshold in np.quantile(sure[:-1], np.linspace(1, 0, THRESHOLDS)).tolist() if len(depths) > 1 else ():
-        stops = sure >= threshold
-        stops[-1] = True
-        at = stops.argmax(0)  # (N,) the first
-        passes = float(np.asarray(depths)[at].mean())
-        answers = np.take_along_axis(best, at[None], axis=0)[0]
-        found.append(Exit(threshold, passes, float((answers == best[-1]).mean())))
-    return found
+    """Mean passes and agreement with the last depth for each threshold, from scores at all depths, (depths, N, C)."""
+    probabilities = torch.from_numpy(scores).softmax(-1).numpy()
+    predicted, confidence = probabilities.argmax(-1), probabilities.max(-1)  # (depths, N)
+    table = []
+    for threshold in np.quantile(confidence[:-1], np.linspace(1, 0, THRESHOLDS)).tolist() if len(depths) > 1 else ():
+        exits = confidence >= threshold
+        exits[-1] = True
+        exit_index = exits.argmax(0)  # (N,) the first
+        passes = float(np.asarray(depths)[exit_index].mean())
+        predictions = np.take_along_axis(predicted, exit_index[None], axis=0)[0]
+        table.append(Exit(threshold, passes, float((predictions == predicted[-1]).mean())))
+    return table
 
 
-def early_scores(albert: Albert, task: Task[Any, Any], batch: Batch, exits: Exits) -> tuple[Scores, Tensor]:
-    """What the head says of each sequence where it stopped, and after how many passes, (S,)."""
+def early_scores(albert: Albert, task: Task[Any, Any], batch: Batch, exits: EarlyExitPolicy) -> tuple[Scores, Tensor]:
+    """The scores of each sequence at the depth where it stopped, and these depths, (S,)."""
     encoder, head, real = albert.encoder, albert.heads[task.head_name], batch.real
     lengths = real.sum(1)
     packed = batch.input_ids[real], lengths, batch.token_type_ids[real]

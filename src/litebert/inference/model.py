@@ -17,7 +17,7 @@ from litebert.data.batches import Batch, Example, batches_by_length, collate
 from litebert.data.tables import TableOptions
 from litebert.device import uses_bf16_for_inference
 from litebert.errors import CheckpointError, ConfigError, DataError
-from litebert.inference.early_exit import Exits, early_scores, exits_for
+from litebert.inference.early_exit import EarlyExitPolicy, early_exit_policy, early_scores
 from litebert.inference.pipeline import copy_to_cpu, delay_by_one, map_ahead
 from litebert.interop.huggingface import Folder, save_folder
 from litebert.model import Albert, AlbertConfig, Encoder
@@ -68,7 +68,7 @@ class Model:
         """The name or the folder it was loaded from."""
         self.int8: ActivationRanges | None = None
         """Of a model saved in int8: the calibrated input ranges of its matrix products, empty where unknown."""
-        self.exits: Exits | None = None
+        self.exits: EarlyExitPolicy | None = None
         """Early exit of a classifier: the depths and the threshold."""
         self.stopped_after: Counter[int] = Counter()
         """With early exit: the number of sequences by the passes they took."""
@@ -145,7 +145,7 @@ class Model:
 
     def set_speed(self, speed: float) -> None:
         """Early exit: texts take 1 / speed of the passes on average; 1 turns it off."""
-        self.exits = exits_for(self.task, self.passes, speed)
+        self.exits = early_exit_policy(self.task, self.passes, speed)
         self.stopped_after.clear()
 
     def configure(self, precision: str = "auto", passes: int | None = None, speed: float = 1.0) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from litebert.data.batches import Batch
 from litebert.interop.onnx import INPUTS, MOST_SEQUENCES, graph_from
 from litebert.model import Albert
-from litebert.model.decoder import Cache, Decoder, hide_padding
+from litebert.model.decoder import Cache, Decoder, additive_mask
 from litebert.tasks.base import Scores, states_after
 
 READS, WRITES = "encoder.onnx", "decoder.onnx"
@@ -42,7 +42,7 @@ class Writes(nn.Module):
         self.decoder = decoder
 
     def forward(self, ids: Tensor, attention_mask: Tensor, source: Tensor, written: Tensor) -> Scores:
-        cache = Cache(unpacked(source), hide_padding(attention_mask.bool()), unpacked(written))
+        cache = Cache(unpacked(source), additive_mask(attention_mask.bool()), unpacked(written))
         scores, looks = self.decoder.step(ids, cache)
         return {"scores": scores, "looks": looks, "written_now": packed(cache.written)}
 
@@ -93,11 +93,11 @@ class Sessions:
     def begin(self, memory: Tensor, real: Tensor) -> Cache:
         sources = unpacked(memory.permute(1, 2, 0, 3, 4, 5))
         empty = sources[0][0][:, :, :0]
-        return Cache(sources, hide_padding(real), [(empty, empty)] * len(sources))
+        return Cache(sources, additive_mask(real), [(empty, empty)] * len(sources))
 
     def step(self, ids: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         given = {
-            "ids": ids, "attention_mask": (cache.unseen[:, 0, 0] == 0).long(), "source": packed(cache.sources),
+            "ids": ids, "attention_mask": (cache.padding_bias[:, 0, 0] == 0).long(), "source": packed(cache.sources),
             "written": packed(cache.written),
         }  # fmt: skip
         found = self.writes.run(["scores", "looks", "written_now"], {name: one.numpy() for name, one in given.items()})

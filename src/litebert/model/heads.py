@@ -1,4 +1,4 @@
-"""What reads the encoder: the pre-training heads, the task heads, and the model that holds them all.
+"""Pre-training heads, task heads, and the model that holds an encoder and its heads.
 
 Shapes: M masked positions, B sequences, V vocabulary, E embedding, H hidden, C classes.
 """
@@ -19,7 +19,7 @@ from litebert.model.init import initialize
 
 
 class MaskedTokenHead(nn.Module):
-    """Which token was here? Scores the vocabulary, with the word embeddings as its table."""
+    """Masked language modelling: logits over the vocabulary, tied to the word embeddings."""
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
@@ -34,13 +34,13 @@ class MaskedTokenHead(nn.Module):
         return nn.functional.linear(self.states(hidden), table, self.bias)
 
     def states(self, hidden: Tensor) -> Tensor:  # (M, H) -> (M, E)
-        """What is compared with the table."""
+        """The vectors whose products with the table are the logits."""
         normed: Tensor = self.norm(self.activation(self.dense(hidden)))
         return normed
 
 
-def exact(linear: nn.Linear, x: Tensor) -> Tensor:
-    """A last matrix product, in float32 whatever came before: bfloat16 has three digits, too few for an answer."""
+def float32_linear(linear: nn.Linear, x: Tensor) -> Tensor:
+    """The last matrix product, always in float32: bfloat16 has three digits, too few for an output."""
     dtype = torch.promote_types(x.dtype, torch.float32)
     with torch.autocast(x.device.type, enabled=False):
         return nn.functional.linear(x.to(dtype), linear.weight.to(dtype), linear.bias.to(dtype))
@@ -56,21 +56,21 @@ class PooledHead(nn.Module):
         initialize(self, config.initializer_range)
 
     def forward(self, pooled: Tensor) -> Tensor:  # (B, H) -> (B, C)
-        return exact(self.linear, self.dropout(pooled))
+        return float32_linear(self.linear, self.dropout(pooled))
 
 
 HeadKind = Literal["linear", "mlp", "cnn", "lstm"]
-"""What stands between the encoder and the scores of a task: nothing, one layer more, a window of three tokens, or
-both directions of the text."""
+"""What is between the encoder and the output matrix of a task: nothing, a linear layer with GELU, a convolution over
+three tokens, or a bidirectional LSTM."""
 
 
 class _TaskHead(nn.Module):
-    """Dropout, what the kind puts in between, and one matrix."""
+    """Dropout, the body of its kind, and the output matrix."""
 
     def __init__(self, config: AlbertConfig, num_outputs: int, kind: HeadKind = "linear", dropout: float = 0.0) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
-        self.body = _body(config, kind)
+        self.body = _make_body(config, kind)
         self.linear = nn.Linear(config.hidden_size, num_outputs)
         initialize(self, config.initializer_range)
 
@@ -78,13 +78,13 @@ class _TaskHead(nn.Module):
 class TextHead(_TaskHead):
     """Scores of a whole text, from its pooled vector or, for cnn and lstm, from its tokens."""
 
-    def forward(self, found: Tensor, real: Tensor | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """(S, H); or (S, L, H), and (S, L) which is True at real tokens. (S, C) out."""
         if self.body is not None:
-            found = self.body(self.dropout(found), real)
+            hidden = self.body(self.dropout(hidden), real)
         if real is not None:
-            found = found.masked_fill(~real[..., None], float("-inf")).amax(1)  # (S, H)
-        return exact(self.linear, self.dropout(found))
+            hidden = hidden.masked_fill(~real[..., None], float("-inf")).amax(1)  # (S, H)
+        return float32_linear(self.linear, self.dropout(hidden))
 
 
 class TokenHead(_TaskHead):
@@ -92,7 +92,7 @@ class TokenHead(_TaskHead):
 
     def forward(self, hidden: Tensor, real: Tensor) -> Tensor:  # (S, L, H), (S, L) -> (S, L, C)
         hidden = self.dropout(hidden)
-        return exact(self.linear, hidden if self.body is None else self.dropout(self.body(hidden, real)))
+        return float32_linear(self.linear, hidden if self.body is None else self.dropout(self.body(hidden, real)))
 
 
 class _Mlp(nn.Module):
@@ -105,7 +105,7 @@ class _Mlp(nn.Module):
 
 
 class _Cnn(nn.Module):
-    """Each token with its two neighbours; what is not real is 0 and stays so."""
+    """A convolution over each token and its two neighbours; padding counts as 0."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class _Cnn(nn.Module):
 
 
 class _Lstm(nn.Module):
-    """Forwards and backwards over the real tokens."""
+    """Both directions over the real tokens."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class _Lstm(nn.Module):
         return read
 
 
-def _body(config: AlbertConfig, kind: HeadKind) -> nn.Module | None:
+def _make_body(config: AlbertConfig, kind: HeadKind) -> nn.Module | None:
     size = config.hidden_size
     if kind == "lstm" and size % 2:
         raise ConfigError(f"head='lstm' halves the hidden size, and {size} is odd; use another head")
@@ -148,7 +148,7 @@ class Albert(nn.Module):
         self.heads = nn.ModuleDict(dict(heads or {}))
 
     def with_heads(self, heads: Mapping[str, nn.Module]) -> Albert:
-        """The same encoder under other heads; this one stays as it is."""
+        """A model that shares this encoder and has other heads."""
         other = copy.copy(self)
         other.__dict__["_modules"] = dict(self._modules)  # a copy of a module shares this with it
         other.heads = nn.ModuleDict(dict(heads))

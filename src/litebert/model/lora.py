@@ -1,4 +1,4 @@
-"""Low-rank changes of a shared weight, another one at every depth (LoRA)."""
+"""LoRA: low-rank additions to a shared weight, different at every depth."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 
 class DepthAdapters(nn.Module):
-    """Pass d sees W + B_d A_d where the layer has W, for the queries and the values of its attention.
+    """Pass d uses W + B_d A_d in place of W, for queries and values of attention.
 
-    A_d starts at random and B_d at zero, so the function is that of the layer until something is learned.
+    A_d starts random and B_d zero, so an untrained adapter changes nothing.
     """
 
     def __init__(self, passes: int, hidden_size: int, rank: int) -> None:

@@ -1,4 +1,4 @@
-"""Vectors of sentences: what is taken of the tokens' hidden states, and what comes after it.
+"""Sentence vectors: pooling of hidden states, and the linear map after it.
 
 Shapes: N texts, L columns, H hidden, V vocabulary, D of the vectors.
 """
@@ -14,80 +14,81 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from litebert.errors import DataError
-from litebert.model.heads import exact
+from litebert.model.heads import float32_linear
 
 Pooling = Literal["mean", "cls", "max"]
-"""What stands for a text: the mean of its tokens, the first of them, or the largest of each number."""
+"""The mean over tokens, the first token, or the maximum over tokens."""
 
 
 @dataclass(frozen=True)
 class SentenceMap:
-    """How vectors are made, as data: what is pooled and a linear map of it. sentence-transformers calls the map Dense,
-    and what the tokens count WordWeights."""
+    """Pooling and linear map as data. sentence-transformers calls the map Dense, and token weights WordWeights."""
 
     weight: np.ndarray
     """(D, H)"""
     bias: np.ndarray
     """(D,)"""
     tokens: np.ndarray | None = None
-    """(V,) how much each token counts in the mean; by default all count alike."""
+    """(V,) the weight of each token in the mean; uniform by default."""
     pooling: Pooling = "mean"
     passes: int = 1
-    """The mean of the hidden states after so many last passes is pooled."""
+    """Pool the mean of the hidden states after this many last passes."""
     of_length_one: bool = False
     """sentence-transformers calls it Normalize."""
 
     @classmethod
     def plain(cls, hidden: int, pooling: Pooling = "mean", passes: int = 1) -> SentenceMap:
-        """What is pooled, as it is."""
+        """Pooling alone."""
         return cls(np.eye(hidden, dtype=np.float32), np.zeros(hidden, np.float32), None, pooling, passes)
 
     @property
     def is_mean(self) -> bool:
-        """Of the last states, weighted or not."""
+        """Whether it is a mean of the last states, weighted or not."""
         return self.pooling == "mean" and self.passes == 1
 
     def __call__(self, means: np.ndarray) -> np.ndarray:  # (N, H) -> (N, D)
         # by torch: numpy's own threads, waiting busily for more, would take the cores from torch's for the next text
-        given = (torch.from_numpy(np.asarray(one, dtype=np.float32)) for one in (means, self.weight, self.bias))
-        found = F.linear(*given)
-        return (F.normalize(found, dim=1) if self.of_length_one else found).numpy()
+        inputs = (torch.from_numpy(np.asarray(array, dtype=np.float32)) for array in (means, self.weight, self.bias))
+        vectors = F.linear(*inputs)
+        return (F.normalize(vectors, dim=1) if self.of_length_one else vectors).numpy()
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:  # (N, D)
     """Each of length 1."""
-    found: np.ndarray = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
-    return found
+    normalized: np.ndarray = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+    return normalized
 
 
 def weighted_mean(states: Tensor, weights: Tensor) -> Tensor:  # (N, L, H), (N, L) -> (N, H)
-    """In which the states count as the weights say; 0 where nothing counts."""
+    """The weighted mean of the states; 0 where all weights are 0."""
     return (states.float() * (weights / weights.sum(1, keepdim=True).clamp(min=1e-9))[..., None]).sum(1)
 
 
 class SentenceHead(nn.Module):
-    """The same as what learns and computes: hidden states in, one vector per text out."""
+    """A `SentenceMap` as a module that can be trained: hidden states in, one vector per text out."""
 
     name = "sentence"
-    """Where it stands in `Albert.heads`."""
+    """Its key in `Albert.heads`."""
 
-    def __init__(self, made: SentenceMap) -> None:
+    def __init__(self, settings: SentenceMap) -> None:
         super().__init__()
-        self.pooling, self.passes, self.of_length_one = made.pooling, made.passes, made.of_length_one
-        self.is_mean = made.is_mean
-        self.linear = nn.Linear(made.weight.shape[1], made.weight.shape[0], device="meta").to_empty(device="cpu")
+        self.pooling, self.passes, self.of_length_one = settings.pooling, settings.passes, settings.of_length_one
+        self.is_mean = settings.is_mean
+        self.linear = nn.Linear(settings.weight.shape[1], settings.weight.shape[0], device="meta").to_empty(
+            device="cpu"
+        )
         with torch.no_grad():
-            self.linear.weight.copy_(torch.from_numpy(made.weight))
-            self.linear.bias.copy_(torch.from_numpy(made.bias))
+            self.linear.weight.copy_(torch.from_numpy(settings.weight))
+            self.linear.bias.copy_(torch.from_numpy(settings.bias))
         self.tokens: Tensor | None
-        self.register_buffer("tokens", None if made.tokens is None else torch.from_numpy(made.tokens).float())
+        self.register_buffer("tokens", None if settings.tokens is None else torch.from_numpy(settings.tokens).float())
 
     def forward(self, states: Tensor, ids: Tensor, real: Tensor) -> Tensor:  # (N, L, H), (N, L) twice -> (N, D)
-        found = exact(self.linear, pooled(states, ids, real, self.pooling, self.tokens))
-        return F.normalize(found, dim=1) if self.of_length_one else found
+        vectors = float32_linear(self.linear, pooled(states, ids, real, self.pooling, self.tokens))
+        return F.normalize(vectors, dim=1) if self.of_length_one else vectors
 
     def as_map(self) -> SentenceMap:
-        weight, bias = (one.detach().float().cpu().numpy() for one in (self.linear.weight, self.linear.bias))
+        weight, bias = (array.detach().float().cpu().numpy() for array in (self.linear.weight, self.linear.bias))
         tokens = None if self.tokens is None else self.tokens.cpu().numpy()
         return SentenceMap(weight, bias, tokens, self.pooling, self.passes, self.of_length_one)
 
@@ -95,7 +96,7 @@ class SentenceHead(nn.Module):
 def pooled(
     states: Tensor, ids: Tensor, real: Tensor, pooling: Pooling = "mean", tokens: Tensor | None = None
 ) -> Tensor:  # (N, L, H), (N, L) twice -> (N, H)
-    """What stands for each text. `tokens`, (V,), says what each counts in a mean, by default alike."""
+    """Pooled states. `tokens`, (V,), are weights of a mean, uniform by default."""
     if pooling == "cls":
         return states[:, 0].float()
     if pooling == "max":
@@ -104,10 +105,10 @@ def pooled(
 
 
 def whitened(means: np.ndarray, size: int | None = None) -> SentenceMap:
-    """The map after which vectors of such texts have mean 0, and no direction stands out.
+    """Whitening: the map after which vectors of such texts have mean 0 and equal variance in every direction.
 
     Means of hidden states lie in a narrow cone and differ mostly in a few directions that say little about the meaning;
-    cosines tell more when all count alike (Su et al. 2021). `size` keeps the strongest directions alone.
+    cosines are better when all have the same weight (Su et al. 2021). `size` keeps the directions of largest variance.
     """
     count, hidden = means.shape
     size = hidden if size is None else size
@@ -115,10 +116,10 @@ def whitened(means: np.ndarray, size: int | None = None) -> SentenceMap:
         raise DataError(f"size={size} must lie between 1 and the {hidden} of the vectors")
     if count < 2 * hidden:
         raise DataError(f"{count} texts are too few to say how {hidden} numbers vary; give {2 * hidden} or more")
-    middle = means.mean(axis=0, dtype=np.float64)
-    spread, directions = np.linalg.eigh(np.cov((means - middle).T))
-    strongest = np.argsort(-spread, kind="stable")[:size]
-    # what hardly varies is not blown up
-    scale = np.sqrt(np.maximum(spread[strongest], 1e-6 * spread.max()))
-    weight = (directions[:, strongest] / scale).T
-    return SentenceMap(weight.astype(np.float32), (-weight @ middle).astype(np.float32))
+    mean = means.mean(axis=0, dtype=np.float64)
+    variances, directions = np.linalg.eigh(np.cov((means - mean).T))
+    order = np.argsort(-variances, kind="stable")[:size]
+    # directions of almost no variance are not amplified
+    scale = np.sqrt(np.maximum(variances[order], 1e-6 * variances.max()))
+    weight = (directions[:, order] / scale).T
+    return SentenceMap(weight.astype(np.float32), (-weight @ mean).astype(np.float32))

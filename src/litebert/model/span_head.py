@@ -1,5 +1,5 @@
-"""The ALBERT paper's head for SQuAD 2: the end of an answer depends on its start, and a third part says whether there
-is an answer at all.
+"""The ALBERT paper's head for SQuAD 2: the end of an answer depends on its start, and a third part scores whether there
+is an answer.
 
 Shapes: S sequences, L columns, H hidden, K beam.
 """
@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from litebert.model.config import AlbertConfig
-from litebert.model.heads import exact
+from litebert.model.heads import float32_linear
 from litebert.model.init import initialize
 
-BEAM = 5  # starts, and ends of each, that are followed up
+BEAM = 5  # starts, and ends of each
 MASKED = -1e4
-"""The score of what may not be chosen: no chance at all, and finite, so that differences of it stay numbers."""
+"""The score of positions that may not be chosen: practically -inf, but finite, so that differences are not NaN."""
 
 
 @dataclass(frozen=True)
 class Beam:
-    """The likeliest spans of each sequence. One that may not be chosen has a score below MASKED / 2."""
+    """The best spans of each sequence. One that may not be chosen has a score below MASKED / 2."""
 
     starts: Tensor
     """(S, K) columns."""
@@ -54,7 +54,7 @@ class JointSpanHead(nn.Module):
         return start, end, self.impossible_scores(hidden, start)
 
     def start_scores(self, hidden: Tensor, allowed: Tensor) -> Tensor:  # (S, L)
-        return exact(self.start, hidden)[..., 0].masked_fill(~allowed, MASKED)
+        return float32_linear(self.start, hidden)[..., 0].masked_fill(~allowed, MASKED)
 
     def end_scores(self, hidden: Tensor, allowed: Tensor, starts: Tensor) -> Tensor:  # (S, K) -> (S, K, L)
         at_start = hidden.gather(1, starts[..., None].expand(-1, -1, hidden.shape[-1]))  # (S, K, H)
@@ -62,12 +62,12 @@ class JointSpanHead(nn.Module):
         for_token, for_start = self.end_dense.weight.chunk(2, dim=1)
         mixed = nn.functional.linear(hidden, for_token, self.end_dense.bias)[:, None]  # (S, 1, L, H)
         mixed = mixed + nn.functional.linear(at_start, for_start)[:, :, None]  # (S, K, L, H)
-        return exact(self.end, self.end_norm(mixed.tanh()))[..., 0].masked_fill(~allowed[:, None], MASKED)
+        return float32_linear(self.end, self.end_norm(mixed.tanh()))[..., 0].masked_fill(~allowed[:, None], MASKED)
 
     def impossible_scores(self, hidden: Tensor, start: Tensor) -> Tensor:  # (S,)
         expected = torch.einsum("sl,slh->sh", start.softmax(-1).to(hidden.dtype), hidden)
         mixed = self.impossible_dense(torch.cat([expected, hidden[:, 0]], -1)).tanh()
-        return exact(self.impossible, mixed)[..., 0]
+        return float32_linear(self.impossible, mixed)[..., 0]
 
     def beam(
         self, hidden: Tensor, allowed: Tensor, context: Tensor, longest: int, size: int = BEAM
@@ -75,17 +75,17 @@ class JointSpanHead(nn.Module):
         """The likeliest spans of at most `longest` tokens in the (S, L) columns of the context, and the scores of there
         being no answer."""
         start = self.start_scores(hidden, allowed)
-        start_scores, starts = _top(start.log_softmax(-1).masked_fill(~context, MASKED), size)  # (S, K)
+        start_scores, starts = _top_scores(start.log_softmax(-1).masked_fill(~context, MASKED), size)  # (S, K)
         end = self.end_scores(hidden, allowed, starts).log_softmax(-1)  # (S, K, L)
         columns = torch.arange(hidden.shape[1], device=hidden.device)
         distance = columns - starts[..., None]
         fits = context[:, None] & (distance >= 0) & (distance < longest)
-        end_scores, ends = _top(end.masked_fill(~fits, MASKED), size)  # (S, K, K)
+        end_scores, ends = _top_scores(end.masked_fill(~fits, MASKED), size)  # (S, K, K)
         return Beam(starts, ends, start_scores[..., None] + end_scores), self.impossible_scores(hidden, start)
 
 
-def _top(scores: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """The best of the last dimension; where there are fewer, the rest may not be chosen."""
+def _top_scores(scores: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The best of the last dimension, padded with MASKED where there are fewer."""
     best = scores.topk(min(size, scores.shape[-1]), -1)
     missing = (0, size - best.values.shape[-1])
     return nn.functional.pad(best.values, missing, value=MASKED), nn.functional.pad(best.indices, missing)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from litebert.data.pretraining import PretrainingBatch
 from litebert.model import Albert, AlbertConfig, Encoder, MaskedTokenHead, pretraining_heads
 from litebert.model.backends.base import has_triton
-from litebert.model.backends.fused import token_losses
+from litebert.model.backends.token_loss import token_losses
 
 
 class PretrainingObjective(nn.Module):

@@ -30,8 +30,8 @@ from litebert.data.translation_pairs import (
 )
 from litebert.errors import CheckpointError, ConfigError, DataError, require_extra
 from litebert.model import Albert, AlbertConfig, HeadKind
-from litebert.model.beam_search import Search, Writer, search
-from litebert.model.decoder import Decoder, DecoderConfig, check_whole
+from litebert.model.beam_search import BeamSearch, StepDecoder, search
+from litebert.model.decoder import Decoder, DecoderConfig, check_integer
 from litebert.tasks.base import Judgement, Scores, TrainableTask, saved_options, states_after, symmetric_divergence
 from litebert.tasks.translation_scores import corpus_scores, join_sentences, metric_signatures
 from litebert.tokenizer import Tokenizer
@@ -95,7 +95,7 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
     def __init__(
         self,
         shape: Mapping[str, Any],
-        search_settings: Search,
+        search_settings: BeamSearch,
         target: Tokenizer | None = None,
         longest: int | None = None,
         by_sentence: bool = False,
@@ -122,10 +122,10 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
     def from_settings(cls, settings: dict[str, Any]) -> Translate:
         options = saved_options(settings)
         try:
-            search_settings = Search(**options["search"])
+            search_settings = BeamSearch(**options["search"])
             longest, shape = options.get("longest"), dict(options["decoder"])
             if longest is not None:
-                check_whole("longest", longest)
+                check_integer("longest", longest)
             DecoderConfig(**shape | {"depths": tuple(shape["depths"])})
         except (ConfigError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
@@ -200,7 +200,7 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
         }
         DecoderConfig(**shape | {"depths": (0,)})  # validates the settings
         smoothing = {name: value for name, value in options.items() if name == "label_smoothing"}
-        task = cls(shape, Search(options["beams"], options["length_penalty"]), target, **smoothing)
+        task = cls(shape, BeamSearch(options["beams"], options["length_penalty"]), target, **smoothing)
         task.validating = True
         return task
 
@@ -272,12 +272,14 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
         search_settings = replace(self.search, beams=1) if self.validating else self.search
         return self.searched(decoder, memory, batch.real, search_settings)
 
-    def searched(self, writer: Writer, memory: Tensor, real: Tensor, search_settings: Search | None = None) -> Scores:
+    def searched(
+        self, writer: StepDecoder, memory: Tensor, real: Tensor, search_settings: BeamSearch | None = None
+    ) -> Scores:
         """The result of the beam search with this decoder, or another writer."""
         special = (self.target.pad_id, self.target.mask_id)
         ends = (self.target.cls_id, self.target.sep_id)
         found = search(writer, memory, real, *ends, search_settings or self.search, special, _content_columns(real))
-        return {"ids": found.ids, "looked_at": found.looked_at, "log_likelihood": found.log_likelihood}
+        return {"ids": found.ids, "looked_at": found.source_columns, "log_likelihood": found.log_likelihood}
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         assert batch.targets is not None

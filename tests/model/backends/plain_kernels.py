@@ -7,23 +7,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from litebert.model.attention import attend as plain_attend
-from litebert.model.backends.fp8 import EIGHT, MOST, Eight
+from litebert.model.backends.fp8 import FLOAT8, FLOAT8_MAX, Float8Matrix
 from litebert.model.layout import Layout
 
 
 def add_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, keeps: bool, eight: bool
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, save: bool, fp8: bool
 ) -> tuple[Tensor, ...]:
     total = x + residual
     wide = total.to(weight.dtype)
     mean = wide.mean(-1)
-    scale = (wide.var(-1, correction=0) + eps).rsqrt()
+    rstd = (wide.var(-1, correction=0) + eps).rsqrt()
     out = F.layer_norm(wide, weight.shape, weight, bias, eps)
-    return out.to(x.dtype), rounded(out) if eight else out.to(x.dtype), total, mean, scale
+    return out.to(x.dtype), rounded(out) if fp8 else out.to(x.dtype), total, mean, rstd
 
 
 def rounded(x: Tensor) -> Tensor:
-    return x.clamp(-MOST, MOST).to(EIGHT)
+    return x.clamp(-FLOAT8_MAX, FLOAT8_MAX).to(FLOAT8)
 
 
 def norm_sums(rows: int, columns: int, device: torch.device) -> Tensor:
@@ -31,31 +31,37 @@ def norm_sums(rows: int, columns: int, device: torch.device) -> Tensor:
 
 
 def norm_backward(
-    slope: Tensor, more: Tensor | None, total: Tensor, weight: Tensor, mean: Tensor, scale: Tensor, sums: Tensor,
-    eight: bool,
-) -> tuple[Tensor, Eight | None, Tensor | None]:  # fmt: skip
-    normed = (total.to(weight.dtype) - mean[:, None]) * scale[:, None]
-    above = slope.to(weight.dtype)
-    if more is not None:
-        above = above + more
-    sums[0, 0] += (above * normed).sum(0)
-    sums[0, 1] += above.sum(0)
-    above = above * weight
-    here = (above - normed * (above * normed).mean(-1, keepdim=True) - above.mean(-1, keepdim=True)) * scale[:, None]
-    sums[0, 2] += here.sum(0)
-    if not eight:
-        return here.to(slope.dtype), None, None
-    unit = here.abs().amax(1, keepdim=True).float().clamp(min=1e-30) / MOST
-    return here.to(slope.dtype), Eight(rounded(here / unit), unit), here.norm(dim=1, keepdim=True).float()
+    grad: Tensor, extra: Tensor | None, total: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, sums: Tensor,
+    fp8: bool,
+) -> tuple[Tensor, Float8Matrix | None, Tensor | None]:  # fmt: skip
+    normed = (total.to(weight.dtype) - mean[:, None]) * rstd[:, None]
+    grad_out = grad.to(weight.dtype)
+    if extra is not None:
+        grad_out = grad_out + extra
+    sums[0, 0] += (grad_out * normed).sum(0)
+    sums[0, 1] += grad_out.sum(0)
+    grad_out = grad_out * weight
+    grad_in = (grad_out - normed * (grad_out * normed).mean(-1, keepdim=True) - grad_out.mean(-1, keepdim=True)) * rstd[
+        :, None
+    ]
+    sums[0, 2] += grad_in.sum(0)
+    if not fp8:
+        return grad_in.to(grad.dtype), None, None
+    scale = grad_in.abs().amax(1, keepdim=True).float().clamp(min=1e-30) / FLOAT8_MAX
+    return (
+        grad_in.to(grad.dtype),
+        Float8Matrix(rounded(grad_in / scale), scale),
+        grad_in.norm(dim=1, keepdim=True).float(),
+    )
 
 
 def column_sums(rows: int, columns: int, device: torch.device) -> Tensor:
     return torch.zeros(2, columns, dtype=torch.float64, device=device)
 
 
-def gelu(x: Tensor, tanh: bool, eight: bool = False) -> Tensor:
+def gelu(x: Tensor, tanh: bool, fp8: bool = False) -> Tensor:
     out = F.gelu(x, approximate="tanh" if tanh else "none")
-    return rounded(out) if eight else out
+    return rounded(out) if fp8 else out
 
 
 def product_gelu(bias: Tensor, left: Tensor, right: Tensor, tanh: bool) -> Tensor:
@@ -63,19 +69,19 @@ def product_gelu(bias: Tensor, left: Tensor, right: Tensor, tanh: bool) -> Tenso
 
 
 def gelu_backward(
-    x: Tensor, slope: Tensor, tanh: bool, sums: Tensor, length: Tensor | None = None, reach: Tensor | None = None
-) -> Eight | None:
+    x: Tensor, grad: Tensor, tanh: bool, sums: Tensor, row_norm: Tensor | None = None, grad_bound: Tensor | None = None
+) -> Float8Matrix | None:
     with torch.enable_grad():
         leaf = x.clone().requires_grad_()
         out = gelu(leaf, tanh)
-    slope.copy_(torch.autograd.grad(out, leaf, slope.clone())[0])
+    grad.copy_(torch.autograd.grad(out, leaf, grad.clone())[0])
     x.copy_(out.detach())
-    sums[1] += slope.sum(0)
-    if length is None or reach is None:
+    sums[1] += grad.sum(0)
+    if row_norm is None or grad_bound is None:
         return None
-    unit = (length * reach).clamp(min=1e-30) / MOST
-    assert (slope.abs() <= length * reach).all()
-    return Eight(rounded(slope / unit), unit)
+    scale = (row_norm * grad_bound).clamp(min=1e-30) / FLOAT8_MAX
+    assert (grad.abs() <= row_norm * grad_bound).all()
+    return Float8Matrix(rounded(grad / scale), scale)
 
 
 def sum_rows(x: Tensor, sums: Tensor) -> None:
@@ -96,22 +102,22 @@ def query_sums(layout: Layout, columns: int, device: torch.device) -> Tensor:
 
 
 def attend_backward(
-    qkv: Tensor, context: Tensor, peaks: None, layout: Layout, heads: int, slope: Tensor, sums: Tensor
+    qkv: Tensor, context: Tensor, logsumexps: None, layout: Layout, heads: int, grad: Tensor, sums: Tensor
 ) -> Tensor:
     with torch.enable_grad():
         leaf = qkv.detach().requires_grad_()
         out, _ = attend(leaf, layout, heads)
     torch.testing.assert_close(out.detach(), context)
-    (to_qkv,) = torch.autograd.grad(out, leaf, slope)
-    sums[0] += to_qkv.sum(0)[: sums.shape[1]]
-    return to_qkv
+    (grad_qkv,) = torch.autograd.grad(out, leaf, grad)
+    sums[0] += grad_qkv.sum(0)[: sums.shape[1]]
+    return grad_qkv
 
 
-def token_loss(scores: Tensor, labels: Tensor, learns: bool) -> tuple[Tensor, Tensor]:
+def token_loss(scores: Tensor, labels: Tensor, needs_grad: bool) -> tuple[Tensor, Tensor]:
     losses = F.cross_entropy(scores, labels, reduction="none")
     right = (scores.argmax(-1) == labels).to(losses.dtype)
-    if learns:
-        asked = labels >= 0
-        slope = scores.softmax(-1) - F.one_hot(labels.clamp(min=0), scores.shape[1])
-        scores.copy_(slope * asked[:, None])
+    if needs_grad:
+        has_label = labels >= 0
+        grad = scores.softmax(-1) - F.one_hot(labels.clamp(min=0), scores.shape[1])
+        scores.copy_(grad * has_label[:, None])
     return losses, right

@@ -41,7 +41,7 @@ def test_equals_torch(layer: nn.Linear, count: int, with_bias: bool) -> None:
         found = products.linear(rows, layer.weight, bias)
         assert found.shape == (count, 80)
         assert torch.allclose(found, F.linear(rows, layer.weight, bias), atol=1e-5)
-        assert layer.weight in products._known
+        assert layer.weight in products._reordered
 
 
 def test_rows_need_not_lie_one_after_the_other(layer: nn.Linear) -> None:
@@ -91,7 +91,7 @@ def test_a_torch_without_onednn_answers(layer: nn.Linear, monkeypatch: pytest.Mo
     monkeypatch.setattr(products, "HAS_ONEDNN", False)
     with torch.no_grad():
         assert torch.equal(products.linear(torch.ones(2, 48), layer.weight, None), torch.ones(2, 48) @ layer.weight.T)
-    assert layer.weight not in products._known
+    assert layer.weight not in products._reordered
 
 
 def test_a_step_of_training_is_seen_even_if_it_is_not_counted(layer: nn.Linear) -> None:
@@ -107,16 +107,16 @@ def test_a_step_of_training_is_seen_even_if_it_is_not_counted(layer: nn.Linear) 
 
 def test_layouts_go_with_their_weights() -> None:
     gc.collect()  # of other tests
-    before = len(products._known)
+    before = len(products._reordered)
     layer = nn.Linear(8, 8)
     with torch.no_grad():
         products.linear(torch.randn(2, 8), layer.weight, layer.bias)
-        assert len(products._known) == before + 1
+        assert len(products._reordered) == before + 1
         other = copy.deepcopy(layer)
         assert close(products.linear(torch.ones(2, 8), other.weight, other.bias), layer, torch.ones(2, 8))
     del layer, other
     gc.collect()
-    assert len(products._known) == before
+    assert len(products._reordered) == before
 
 
 def test_other_types_and_other_wishes_go_the_usual_way(layer: nn.Linear) -> None:
@@ -129,7 +129,7 @@ def test_other_types_and_other_wishes_go_the_usual_way(layer: nn.Linear) -> None
         assert products.linear(rows.bfloat16(), half.weight, half.bias).dtype == torch.bfloat16
         with torch.backends.mkldnn.flags(enabled=False):
             assert torch.equal(products.linear(rows, layer.weight, layer.bias), layer(rows))
-        assert not {layer.weight, half.weight} & set(products._known)
+        assert not {layer.weight, half.weight} & set(products._reordered)
 
 
 def test_an_encoder_exports_and_hooks_are_called() -> None:

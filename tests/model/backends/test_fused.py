@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from litebert.model import Albert, AlbertConfig, Encoder
-from litebert.model.backends import AutoBackend, EagerBackend, Passes, fused
+from litebert.model.backends import AutoBackend, EagerBackend, Passes, fused, kernels, token_loss
+from litebert.model.backends.products import LayerWeights
 from litebert.model.layout import Dense, Layout, Packed
 from tests.model.backends import plain_kernels
 
@@ -23,9 +24,9 @@ MASK = torch.arange(11) < torch.tensor([[3], [11], [7]])
 
 
 @pytest.fixture(autouse=True)
-def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "_kernels", lambda: plain_kernels)
-    monkeypatch.setattr(fused, "_attention", lambda: plain_kernels)
+def kernels_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "layer", lambda: plain_kernels)
+    monkeypatch.setattr(kernels, "attention", lambda: plain_kernels)
 
 
 def encoder(act: str = "gelu_new", **changes: Any) -> Encoder:
@@ -49,7 +50,7 @@ def plain(model: Encoder, hidden: Tensor, layout: Layout, rows: Tensor | None) -
 
 @pytest.mark.parametrize("layout", ["packed", "dense", "masked"])
 @pytest.mark.parametrize("attention", ["triton", "sdpa"])
-@pytest.mark.parametrize("act", list(fused.TANH))
+@pytest.mark.parametrize("act", list(fused.GELU_IS_TANH))
 @pytest.mark.parametrize("rows", [None, [3, 0, 17, 17]], ids=["all", "some"])
 def test_states_and_all_gradients_are_those_of_autograd(
     layout: str, attention: Any, act: str, rows: list[int] | None
@@ -66,8 +67,10 @@ def test_states_and_all_gradients_are_those_of_autograd(
     to_start = start.grad
     model.zero_grad(set_to_none=True)
     start.grad = None
-    weights = fused.Weights.of(model.attention[0], model.ffn[0])
-    plan = fused.Plan(3, 3, model.config.layer_norm_eps, fused.TANH[act], place, attention, learns=True)
+    weights = LayerWeights.of(model.attention[0], model.ffn[0])
+    plan = fused.FusedPlan(
+        3, 3, model.config.layer_norm_eps, fused.GELU_IS_TANH[act], place, attention, needs_grad=True
+    )
     found = fused.run_fused(start, weights, plan, wanted_rows)
     found.backward(slope)
     torch.testing.assert_close(found, expected)
@@ -79,7 +82,7 @@ def test_states_and_all_gradients_are_those_of_autograd(
 
 
 @pytest.mark.parametrize("rows", [None, [3, 0, 17, 17]], ids=["all", "some"])
-def test_from_eight_bits_states_and_gradients_come_near(rows: list[int] | None) -> None:
+def test_in_fp8_states_and_gradients_come_near(rows: list[int] | None) -> None:
     model, place = encoder().float(), layouts()["packed"]
     with torch.no_grad():
         for parameter in model.parameters():
@@ -89,8 +92,8 @@ def test_from_eight_bits_states_and_gradients_come_near(rows: list[int] | None) 
     slope = 1e-6 * torch.randn(TOKENS if rows is None else len(rows), 48)  # as of a mean over many tokens
     found = {}
     for fp8 in (True, False):
-        weights = fused.Weights.of(model.attention[0], model.ffn[0])
-        plan = fused.Plan(3, 3, model.config.layer_norm_eps, True, place, "triton", learns=True, fp8=fp8)
+        weights = LayerWeights.of(model.attention[0], model.ffn[0])
+        plan = fused.FusedPlan(3, 3, model.config.layer_norm_eps, True, place, "triton", needs_grad=True, fp8=fp8)
         model.zero_grad(set_to_none=True)
         start.grad = None
         states = fused.run_fused(start, weights, plan, wanted)
@@ -101,14 +104,14 @@ def test_from_eight_bits_states_and_gradients_come_near(rows: list[int] | None) 
         error = (found[True][name] - exact).norm() / exact.norm()
         assert 0.001 < error < 0.06, name  # and they do come from eight bits
     with torch.no_grad():
-        answer = fused.run_fused(start, weights, replace(plan, learns=False, fp8=True), wanted)
+        answer = fused.run_fused(start, weights, replace(plan, needs_grad=False, fp8=True), wanted)
     torch.testing.assert_close(answer, found[True]["states"])
 
 
 def test_without_learning_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     model, place = encoder(), layouts()["packed"]
     start = torch.randn(TOKENS, 48, dtype=torch.float64)
-    weights = fused.Weights.of(model.attention[0], model.ffn[0])
+    weights = LayerWeights.of(model.attention[0], model.ffn[0])
     left: list[weakref.ref[Tensor]] = []
     real = fused._forward
 
@@ -120,15 +123,15 @@ def test_without_learning_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(fused, "_forward", watched)
     with torch.no_grad():
-        plan = fused.Plan.of(model.config, 3, place, "sdpa", True, CPU)
-        assert (plan.learns, plan.attention) == (False, "triton")
+        plan = fused.FusedPlan.of(model.config, 3, place, "sdpa", True, CPU)
+        assert (plan.needs_grad, plan.attention) == (False, "triton")
         found = fused.run_fused(start, weights, plan, None)
         assert len(left) == 3
         torch.testing.assert_close(found, plain(model, start, place, None))
 
 
 def test_attention_that_was_asked_for_is_kept() -> None:
-    assert fused.Plan.of(encoder().config, 3, layouts()["packed"], "sdpa", False, CPU).attention == "sdpa"
+    assert fused.FusedPlan.of(encoder().config, 3, layouts()["packed"], "sdpa", False, CPU).attention == "sdpa"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -138,17 +141,17 @@ def test_in_half_precision_gradients_come_in_the_type_of_their_parameters(
     def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:  # no CPU adds bf16 products in float32
         total += left.float().t() @ right.float()
 
-    monkeypatch.setattr(fused, "_add_product", add_product)
+    monkeypatch.setattr(kernels, "add_product", add_product)
     model, place = encoder(num_hidden_layers=4).float(), layouts()["packed"]
     found = {}
     for fuses in (True, False):
         parameters = model.to(dtype if fuses else torch.float32)
-        weights = fused.Weights.of(parameters.attention[0], parameters.ffn[0])
+        weights = LayerWeights.of(parameters.attention[0], parameters.ffn[0])
         torch.manual_seed(1)
         start, slope = torch.randn(TOKENS, 48), torch.randn(TOKENS, 48)
         model.zero_grad(set_to_none=True)
         if fuses:
-            plan = fused.Plan(4, 3, model.config.layer_norm_eps, True, place, "triton", learns=True)
+            plan = fused.FusedPlan(4, 3, model.config.layer_norm_eps, True, place, "triton", needs_grad=True)
             out = fused.run_fused(start.bfloat16(), weights, plan, None)
         else:
             out = plain(model, start, place, None)
@@ -163,8 +166,8 @@ def test_in_half_precision_gradients_come_in_the_type_of_their_parameters(
 def test_a_graph_that_is_kept_can_be_gone_through_again() -> None:
     model, place = encoder(), layouts()["packed"]
     start = torch.randn(TOKENS, 48, dtype=torch.float64, requires_grad=True)
-    weights = fused.Weights.of(model.attention[0], model.ffn[0])
-    plan = fused.Plan(3, 3, model.config.layer_norm_eps, True, place, "triton", learns=True)
+    weights = LayerWeights.of(model.attention[0], model.ffn[0])
+    plan = fused.FusedPlan(3, 3, model.config.layer_norm_eps, True, place, "triton", needs_grad=True)
     found = fused.run_fused(start, weights, plan, None).square().sum()
     first, second, last = (
         torch.autograd.grad(found, [start, model.ffn[0].narrow.weight], retain_graph=keep)
@@ -194,7 +197,7 @@ def test_a_mask_may_be_a_part_of_a_wider_one(monkeypatch: pytest.MonkeyPatch) ->
     seen: list[bool] = []
     real = fused.run_fused
 
-    def watched(hidden: Tensor, weights: Any, plan: fused.Plan, rows: Any) -> Tensor:
+    def watched(hidden: Tensor, weights: Any, plan: fused.FusedPlan, rows: Any) -> Tensor:
         assert isinstance(plan.layout, Dense)
         assert plan.layout.mask is not None
         seen.append(plan.layout.mask.is_contiguous())
@@ -285,14 +288,14 @@ def test_padding_is_left_out_where_there_is_much_to_do(
 
 @pytest.mark.parametrize("chunk", [3, 7, 100])
 def test_token_losses_are_cross_entropy(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "CHUNK", chunk)
+    monkeypatch.setattr(token_loss, "CHUNK", chunk)
     torch.manual_seed(0)
     states, table, bias = (torch.randn(*shape, dtype=torch.float64) for shape in ((20, 6), (40, 6), (40,)))
     labels = torch.randint(0, 40, (20,))
     labels[3] = -100
     labels[5] = (states @ table.t() + bias)[5].argmax()
     mine, theirs = ([x.clone().requires_grad_() for x in (states, table, bias)] for _ in range(2))
-    loss, right = fused.token_losses(*mine, labels)
+    loss, right = token_loss.token_losses(*mine, labels)
     (0.3 * loss).backward()
     scores = theirs[0] @ theirs[1].t() + theirs[2]
     expected = F.cross_entropy(scores, labels, reduction="sum")
@@ -302,7 +305,7 @@ def test_token_losses_are_cross_entropy(chunk: int, monkeypatch: pytest.MonkeyPa
     for one, other in zip(mine, theirs, strict=True):
         torch.testing.assert_close(one.grad, other.grad)
     with torch.no_grad():
-        torch.testing.assert_close(fused.token_losses(*mine, labels)[0], expected)
-    none, right = fused.token_losses(mine[0][:0], *mine[1:], labels[:0])  # nothing is hidden in this batch
+        torch.testing.assert_close(token_loss.token_losses(*mine, labels)[0], expected)
+    none, right = token_loss.token_losses(mine[0][:0], *mine[1:], labels[:0])  # nothing is hidden in this batch
     assert none == right == 0
     none.backward()

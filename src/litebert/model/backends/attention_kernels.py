@@ -1,6 +1,6 @@
 """Triton kernels for attention within sequences, forward and backward, from one (T, 3 * N * D) matrix and back to it.
 
-What a sequence without any real token gets is not defined.
+The output for a sequence of padding alone is undefined.
 
 Shapes: T rows, N heads, D channels per head.
 """
@@ -16,17 +16,17 @@ from torch import Tensor
 
 from litebert.model.layout import Dense, Layout, Packed
 
-LEAST_SHARED = 160_000
-"""Bytes of shared memory that a program may need: an A100 has them, and an H100."""
+MIN_SHARED_MEMORY = 160_000
+"""Bytes of shared memory that a program may need; A100 and H100 have them."""
 LOG2_E = 1.4426950408889634
-LONGEST = 128  # sequence whose scores fit in one tile; those of longer ones come tile by tile
-SHAPES = {"attend": (128, 64, 4, 3), "to_queries": (128, 64, 4, 3), "to_keys": (64, 128, 4, 2)}
-"""Of attention tile by tile: rows of a program, rows that it goes through at once, warps, stages."""
+MAX_TILE_LENGTH = 128  # up to which the scores of a sequence are one tile
+TILE_SHAPES = {"attend": (128, 64, 4, 3), "to_queries": (128, 64, 4, 3), "to_keys": (64, 128, 4, 2)}
+"""For longer sequences: rows of a program, rows of each of its steps, warps, stages."""
 
 
 @triton.jit
-def _task(starts, length, PACKED: tl.constexpr, N: tl.constexpr, TILES: tl.constexpr):
-    """What a program is for: the sequence, the head, the tile; and where the sequence starts, and its length."""
+def _program(starts, length, PACKED: tl.constexpr, N: tl.constexpr, TILES: tl.constexpr):
+    """The sequence, the head and the tile of a program; the start of the sequence and its length."""
     number, head, tile = tl.program_id(0) // (N * TILES), tl.program_id(0) // TILES % N, tl.program_id(0) % TILES
     if PACKED:
         first = tl.load(starts + number)
@@ -37,19 +37,19 @@ def _task(starts, length, PACKED: tl.constexpr, N: tl.constexpr, TILES: tl.const
 
 
 @triton.jit
-def _places(first, row, head, N: tl.constexpr, D: tl.constexpr):
-    """Of one head's channels: in (T, N * D), and in (T, 3 * N * D), where its keys and values come N * D later each."""
-    own = (first + row)[:, None] * tl.cast(N * D, tl.int64) + head * D + tl.arange(0, D)[None, :]
-    return own, own + (first + row)[:, None] * tl.cast(2 * N * D, tl.int64)
+def _offsets(first, row, head, N: tl.constexpr, D: tl.constexpr):
+    """Of a head's channels: in (T, N * D), and in (T, 3 * N * D), where keys and values follow N * D later each."""
+    own_offset = (first + row)[:, None] * tl.cast(N * D, tl.int64) + head * D + tl.arange(0, D)[None, :]
+    return own_offset, own_offset + (first + row)[:, None] * tl.cast(2 * N * D, tl.int64)
 
 
 @triton.jit
-def _keys_values(qkv, at, inside, N: tl.constexpr, D: tl.constexpr):
-    return tl.load(qkv + at + N * D, mask=inside, other=0), tl.load(qkv + at + 2 * N * D, mask=inside, other=0)
+def _keys_values(qkv, offset, inside, N: tl.constexpr, D: tl.constexpr):
+    return tl.load(qkv + offset + N * D, mask=inside, other=0), tl.load(qkv + offset + 2 * N * D, mask=inside, other=0)
 
 
 @triton.jit
-def _seen(mask, number, key, length, MASKED: tl.constexpr):
+def _visible(mask, number, key, length, MASKED: tl.constexpr):
     inside = key < length
     if MASKED:
         return tl.load(mask + number * length + key, mask=inside, other=0) != 0
@@ -57,63 +57,63 @@ def _seen(mask, number, key, length, MASKED: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["length"])
-def _attend_short(qkv, out, peaks, starts, mask, length, by, PACKED: tl.constexpr, MASKED: tl.constexpr,
-                  N: tl.constexpr, D: tl.constexpr, LONG: tl.constexpr):  # fmt: skip
-    number, head, _, first, length = _task(starts, length, PACKED, N, 1)
-    row = tl.arange(0, LONG)
+def _attend_short(qkv, out, logsumexps, starts, mask, length, log2_scale, PACKED: tl.constexpr, MASKED: tl.constexpr,
+                  N: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr):  # fmt: skip
+    number, head, _, first, length = _program(starts, length, PACKED, N, 1)
+    row = tl.arange(0, TILE)
     real = row < length
-    own, at = _places(first, row, head, N, D)
-    q = tl.load(qkv + at, mask=real[:, None], other=0)
-    k, v = _keys_values(qkv, at, real[:, None], N, D)
-    seen = _seen(mask, number, row, length, MASKED)
-    scores = tl.where(seen[None, :], tl.dot(q, tl.trans(k)) * by, -1e30)
+    own_offset, offset = _offsets(first, row, head, N, D)
+    q = tl.load(qkv + offset, mask=real[:, None], other=0)
+    k, v = _keys_values(qkv, offset, real[:, None], N, D)
+    visible = _visible(mask, number, row, length, MASKED)
+    scores = tl.where(visible[None, :], tl.dot(q, tl.trans(k)) * log2_scale, -1e30)
     highest = tl.max(scores, axis=1)
     scores = tl.exp2(scores - highest[:, None])
     total = tl.sum(scores, axis=1)
     context = tl.dot(scores.to(v.dtype), v) / total[:, None]
-    tl.store(out + own, context.to(out.dtype.element_ty), mask=real[:, None])
-    tl.store(peaks + (first + row) * N + head, highest + tl.log2(total), mask=real)
+    tl.store(out + own_offset, context.to(out.dtype.element_ty), mask=real[:, None])
+    tl.store(logsumexps + (first + row) * N + head, highest + tl.log2(total), mask=real)
 
 
 @triton.jit(do_not_specialize=["length"])
-def _attend_short_backward(qkv, context, slope, out, sums, peaks, starts, mask, length, by, scale,
+def _attend_short_backward(qkv, context, grad, out, sums, logsumexps, starts, mask, length, log2_scale, scale,
                            PACKED: tl.constexpr, MASKED: tl.constexpr,
-                           N: tl.constexpr, D: tl.constexpr, LONG: tl.constexpr):  # fmt: skip
-    number, head, _, first, length = _task(starts, length, PACKED, N, 1)
-    row = tl.arange(0, LONG)
+                           N: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr):  # fmt: skip
+    number, head, _, first, length = _program(starts, length, PACKED, N, 1)
+    row = tl.arange(0, TILE)
     real = row < length
-    own, at = _places(first, row, head, N, D)
-    q = tl.load(qkv + at, mask=real[:, None], other=0)
-    k, v = _keys_values(qkv, at, real[:, None], N, D)
-    above = tl.load(slope + own, mask=real[:, None], other=0)
-    was = tl.load(context + own, mask=real[:, None], other=0)
-    delta = tl.sum(above.to(tl.float32) * was.to(tl.float32), axis=1)
-    peak = tl.load(peaks + (first + row) * N + head, mask=real, other=0)
-    seen = _seen(mask, number, row, length, MASKED)
-    # keys from top to bottom, queries from left to right: so only one product wants it the other way round
-    scores = tl.where(seen[:, None], tl.dot(k, tl.trans(q)) * by, -1e30)
-    weights = tl.exp2(scores - peak[None, :])
-    to_v = tl.dot(weights.to(v.dtype), above)
-    tl.store(out + at + 2 * N * D, to_v.to(out.dtype.element_ty), mask=real[:, None])
-    through = weights * (tl.dot(v, tl.trans(above)) - delta[None, :]) * scale
-    through = through.to(q.dtype)
-    to_k = tl.dot(through, q)
-    tl.store(out + at + N * D, to_k.to(out.dtype.element_ty), mask=real[:, None])
-    to_q = tl.dot(tl.trans(through), k)
-    tl.store(out + at, to_q.to(out.dtype.element_ty), mask=real[:, None])
-    place = sums + tl.program_id(0) * D + tl.arange(0, D)
-    tl.store(place, tl.load(place) + tl.sum(to_q, axis=0))
+    own_offset, offset = _offsets(first, row, head, N, D)
+    q = tl.load(qkv + offset, mask=real[:, None], other=0)
+    k, v = _keys_values(qkv, offset, real[:, None], N, D)
+    grad_out = tl.load(grad + own_offset, mask=real[:, None], other=0)
+    output = tl.load(context + own_offset, mask=real[:, None], other=0)
+    delta = tl.sum(grad_out.to(tl.float32) * output.to(tl.float32), axis=1)
+    logsumexp = tl.load(logsumexps + (first + row) * N + head, mask=real, other=0)
+    visible = _visible(mask, number, row, length, MASKED)
+    # (keys, queries): only one product needs a transpose
+    scores = tl.where(visible[:, None], tl.dot(k, tl.trans(q)) * log2_scale, -1e30)
+    weights = tl.exp2(scores - logsumexp[None, :])
+    grad_v = tl.dot(weights.to(v.dtype), grad_out)
+    tl.store(out + offset + 2 * N * D, grad_v.to(out.dtype.element_ty), mask=real[:, None])
+    grad_scores = weights * (tl.dot(v, tl.trans(grad_out)) - delta[None, :]) * scale
+    grad_scores = grad_scores.to(q.dtype)
+    grad_k = tl.dot(grad_scores, q)
+    tl.store(out + offset + N * D, grad_k.to(out.dtype.element_ty), mask=real[:, None])
+    grad_q = tl.dot(tl.trans(grad_scores), k)
+    tl.store(out + offset, grad_q.to(out.dtype.element_ty), mask=real[:, None])
+    sums_row = sums + tl.program_id(0) * D + tl.arange(0, D)
+    tl.store(sums_row, tl.load(sums_row) + tl.sum(grad_q, axis=0))
 
 
 @triton.jit(do_not_specialize=["length"])
-def _attend_long(qkv, out, peaks, starts, mask, length, by,
+def _attend_long(qkv, out, logsumexps, starts, mask, length, log2_scale,
                  PACKED: tl.constexpr, MASKED: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
                  TILES: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr):  # fmt: skip
-    number, head, tile, first, length = _task(starts, length, PACKED, N, TILES)
+    number, head, tile, first, length = _program(starts, length, PACKED, N, TILES)
     row = tile * ROWS + tl.arange(0, ROWS)
     real = row < length
-    own, at = _places(first, row, head, N, D)
-    q = tl.load(qkv + at, mask=real[:, None], other=0)
+    own_offset, offset = _offsets(first, row, head, N, D)
+    q = tl.load(qkv + offset, mask=real[:, None], other=0)
     highest = tl.full([ROWS], -1e30, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     summed = tl.zeros([ROWS, D], tl.float32)
@@ -121,129 +121,144 @@ def _attend_long(qkv, out, peaks, starts, mask, length, by,
         for start in range(0, length, STEP):
             key = start + tl.arange(0, STEP)
             inside = (key < length)[:, None]
-            _, there = _places(first, key, head, N, D)
-            k, v = _keys_values(qkv, there, inside, N, D)
-            seen = _seen(mask, number, key, length, MASKED)
-            scores = tl.where(seen[None, :], tl.dot(q, tl.trans(k)) * by, -1e30)
-            rise = tl.maximum(highest, tl.max(scores, axis=1))
-            fade = tl.exp2(highest - rise)
-            scores = tl.exp2(scores - rise[:, None])
-            total = total * fade + tl.sum(scores, axis=1)
-            summed = tl.dot(scores.to(v.dtype), v, summed * fade[:, None])
-            highest = rise
-    tl.store(out + own, (summed / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
-    tl.store(peaks + (first + row) * N + head, highest + tl.log2(total), mask=real)
+            _, key_offset = _offsets(first, key, head, N, D)
+            k, v = _keys_values(qkv, key_offset, inside, N, D)
+            visible = _visible(mask, number, key, length, MASKED)
+            scores = tl.where(visible[None, :], tl.dot(q, tl.trans(k)) * log2_scale, -1e30)
+            new_highest = tl.maximum(highest, tl.max(scores, axis=1))
+            rescale = tl.exp2(highest - new_highest)
+            scores = tl.exp2(scores - new_highest[:, None])
+            total = total * rescale + tl.sum(scores, axis=1)
+            summed = tl.dot(scores.to(v.dtype), v, summed * rescale[:, None])
+            highest = new_highest
+    tl.store(out + own_offset, (summed / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
+    tl.store(logsumexps + (first + row) * N + head, highest + tl.log2(total), mask=real)
 
 
 @triton.jit(do_not_specialize=["length"])
-def _to_queries(qkv, context, slope, out, sums, peaks, deltas, starts, mask, length, by, scale,
+def _queries_backward(qkv, context, grad, out, sums, logsumexps, deltas, starts, mask, length, log2_scale, scale,
                 PACKED: tl.constexpr, MASKED: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
                 TILES: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr):  # fmt: skip
-    number, head, tile, first, length = _task(starts, length, PACKED, N, TILES)
+    number, head, tile, first, length = _program(starts, length, PACKED, N, TILES)
     row = tile * ROWS + tl.arange(0, ROWS)
     real = row < length
     if tile * ROWS < length:
-        own, at = _places(first, row, head, N, D)
-        q = tl.load(qkv + at, mask=real[:, None], other=0)
-        above = tl.load(slope + own, mask=real[:, None], other=0)
-        was = tl.load(context + own, mask=real[:, None], other=0)
-        delta = tl.sum(above.to(tl.float32) * was.to(tl.float32), axis=1)
+        own_offset, offset = _offsets(first, row, head, N, D)
+        q = tl.load(qkv + offset, mask=real[:, None], other=0)
+        grad_out = tl.load(grad + own_offset, mask=real[:, None], other=0)
+        output = tl.load(context + own_offset, mask=real[:, None], other=0)
+        delta = tl.sum(grad_out.to(tl.float32) * output.to(tl.float32), axis=1)
         tl.store(deltas + (first + row) * N + head, delta, mask=real)
-        peak = tl.load(peaks + (first + row) * N + head, mask=real, other=0)
+        logsumexp = tl.load(logsumexps + (first + row) * N + head, mask=real, other=0)
         summed = tl.zeros([ROWS, D], tl.float32)
         for start in range(0, length, STEP):
             key = start + tl.arange(0, STEP)
             inside = (key < length)[:, None]
-            _, there = _places(first, key, head, N, D)
-            k, v = _keys_values(qkv, there, inside, N, D)
-            seen = _seen(mask, number, key, length, MASKED)
-            scores = tl.where(seen[None, :], tl.dot(q, tl.trans(k)) * by, -1e30)
-            through = tl.exp2(scores - peak[:, None]) * (tl.dot(above, tl.trans(v)) - delta[:, None])
-            summed = tl.dot(through.to(k.dtype), k, summed)
+            _, key_offset = _offsets(first, key, head, N, D)
+            k, v = _keys_values(qkv, key_offset, inside, N, D)
+            visible = _visible(mask, number, key, length, MASKED)
+            scores = tl.where(visible[None, :], tl.dot(q, tl.trans(k)) * log2_scale, -1e30)
+            grad_scores = tl.exp2(scores - logsumexp[:, None]) * (tl.dot(grad_out, tl.trans(v)) - delta[:, None])
+            summed = tl.dot(grad_scores.to(k.dtype), k, summed)
         summed *= scale
-        tl.store(out + at, summed.to(out.dtype.element_ty), mask=real[:, None])
-        place = sums + (number * TILES + tile) * N * D + head * D + tl.arange(0, D)
-        tl.store(place, tl.load(place) + tl.sum(summed, axis=0))
+        tl.store(out + offset, summed.to(out.dtype.element_ty), mask=real[:, None])
+        sums_row = sums + (number * TILES + tile) * N * D + head * D + tl.arange(0, D)
+        tl.store(sums_row, tl.load(sums_row) + tl.sum(summed, axis=0))
 
 
 @triton.jit(do_not_specialize=["length"])
-def _to_keys(qkv, slope, out, peaks, deltas, starts, mask, length, by, scale,
+def _keys_backward(qkv, grad, out, logsumexps, deltas, starts, mask, length, log2_scale, scale,
              PACKED: tl.constexpr, MASKED: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
              TILES: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr):  # fmt: skip
-    number, head, tile, first, length = _task(starts, length, PACKED, N, TILES)
+    number, head, tile, first, length = _program(starts, length, PACKED, N, TILES)
     key = tile * ROWS + tl.arange(0, ROWS)
     real = key < length
     if tile * ROWS < length:
-        _, at = _places(first, key, head, N, D)
-        k, v = _keys_values(qkv, at, real[:, None], N, D)
-        seen = _seen(mask, number, key, length, MASKED)
-        to_k = tl.zeros([ROWS, D], tl.float32)
-        to_v = tl.zeros([ROWS, D], tl.float32)
+        _, offset = _offsets(first, key, head, N, D)
+        k, v = _keys_values(qkv, offset, real[:, None], N, D)
+        visible = _visible(mask, number, key, length, MASKED)
+        grad_k = tl.zeros([ROWS, D], tl.float32)
+        grad_v = tl.zeros([ROWS, D], tl.float32)
         for start in range(0, length, STEP):
             row = start + tl.arange(0, STEP)
             inside = row < length
-            own, there = _places(first, row, head, N, D)
-            q = tl.load(qkv + there, mask=inside[:, None], other=0)
-            above = tl.load(slope + own, mask=inside[:, None], other=0)
-            peak = tl.load(peaks + (first + row) * N + head, mask=inside, other=0)
+            own_offset, key_offset = _offsets(first, row, head, N, D)
+            q = tl.load(qkv + key_offset, mask=inside[:, None], other=0)
+            grad_out = tl.load(grad + own_offset, mask=inside[:, None], other=0)
+            logsumexp = tl.load(logsumexps + (first + row) * N + head, mask=inside, other=0)
             delta = tl.load(deltas + (first + row) * N + head, mask=inside, other=0)
-            scores = tl.where(seen[:, None], tl.dot(k, tl.trans(q)) * by, -1e30)
-            weights = tl.exp2(scores - peak[None, :])  # (keys, queries)
-            to_v = tl.dot(weights.to(above.dtype), above, to_v)
-            through = weights * (tl.dot(v, tl.trans(above)) - delta[None, :])
-            to_k = tl.dot(through.to(q.dtype), q, to_k)
-        tl.store(out + at + N * D, (to_k * scale).to(out.dtype.element_ty), mask=real[:, None])
-        tl.store(out + at + 2 * N * D, to_v.to(out.dtype.element_ty), mask=real[:, None])
+            scores = tl.where(visible[:, None], tl.dot(k, tl.trans(q)) * log2_scale, -1e30)
+            weights = tl.exp2(scores - logsumexp[None, :])  # (keys, queries)
+            grad_v = tl.dot(weights.to(grad_out.dtype), grad_out, grad_v)
+            grad_scores = weights * (tl.dot(v, tl.trans(grad_out)) - delta[None, :])
+            grad_k = tl.dot(grad_scores.to(q.dtype), q, grad_k)
+        tl.store(out + offset + N * D, (grad_k * scale).to(out.dtype.element_ty), mask=real[:, None])
+        tl.store(out + offset + 2 * N * D, grad_v.to(out.dtype.element_ty), mask=real[:, None])
 
 
 def can_attend(channels: int, device: torch.device) -> bool:
-    """Do the tiles fit?"""
+    """Whether the tiles fit into the GPU's shared memory."""
     shared = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0)
-    return channels in (16, 32, 64) and shared >= LEAST_SHARED
+    return channels in (16, 32, 64) and shared >= MIN_SHARED_MEMORY
 
 
 def attend(qkv: Tensor, layout: Layout, heads: int) -> tuple[Tensor, Tensor]:
     """Attention within each sequence, (T, 3 * N * D) -> (T, N * D), and what its backward needs beside both."""
     out = qkv.new_empty(len(qkv), qkv.shape[1] // 3)
-    given, sizes = _sequences(layout), _sizes(qkv, layout, heads)
-    by = (qkv.shape[1] // 3 // heads) ** -0.5 * LOG2_E
-    peaks = torch.empty(len(qkv), heads, dtype=torch.float32, device=qkv.device)
-    if layout.length <= LONGEST:
+    sequences, sizes = _sequences(layout), _sizes(qkv, layout, heads)
+    log2_scale = (qkv.shape[1] // 3 // heads) ** -0.5 * LOG2_E
+    logsumexps = torch.empty(len(qkv), heads, dtype=torch.float32, device=qkv.device)
+    if layout.length <= MAX_TILE_LENGTH:
         tile = _tile(layout)  # a warp for every 16 of its rows: more would wait for each other
-        _attend_short[(layout.batch * heads,)](qkv, out, peaks, *given, by, **sizes, LONG=tile, num_warps=tile // 16)
-        return out, peaks
+        _attend_short[(layout.batch * heads,)](
+            qkv, out, logsumexps, *sequences, log2_scale, **sizes, TILE=tile, num_warps=tile // 16
+        )
+        return out, logsumexps
     programs, tiles = _tiles(layout, heads, "attend")
-    _attend_long[programs](qkv, out, peaks, *given, by, **sizes, **tiles)
-    return out, peaks
+    _attend_long[programs](qkv, out, logsumexps, *sequences, log2_scale, **sizes, **tiles)
+    return out, logsumexps
 
 
 def query_sums(layout: Layout, columns: int, device: torch.device) -> Tensor:
-    """A place for the sum of the slopes of queries.
+    """Buffer for the sum of the gradients of queries, which is that of their bias.
 
-    Those of keys add up to nothing, because raising all scores of a query alike changes no weight, and those of values
-    to what those of the contexts add up to, because the weights of a query add up to 1.
+    The sum over keys is 0, because raising all scores of a query alike changes no weight. The sum over values is that
+    over contexts, because the weights of a query add up to 1.
     """
-    return torch.zeros(layout.batch * triton.cdiv(layout.length, SHAPES["to_queries"][0]), columns, device=device)
+    return torch.zeros(layout.batch * triton.cdiv(layout.length, TILE_SHAPES["to_queries"][0]), columns, device=device)
 
 
 def attend_backward(
-    qkv: Tensor, context: Tensor, peaks: Tensor, layout: Layout, heads: int, slope: Tensor, sums: Tensor
+    qkv: Tensor, context: Tensor, logsumexps: Tensor, layout: Layout, heads: int, grad: Tensor, sums: Tensor
 ) -> Tensor:
-    """From the slope of what `attend` gave to that of what it got."""
+    """From the gradient of the output of `attend` to that of its input."""
     out = torch.empty_like(qkv)
-    given, sizes = _sequences(layout), _sizes(qkv, layout, heads)
+    sequences, sizes = _sequences(layout), _sizes(qkv, layout, heads)
     scale = (qkv.shape[1] // 3 // heads) ** -0.5
-    by = scale * LOG2_E
-    if layout.length <= LONGEST:
+    log2_scale = scale * LOG2_E
+    if layout.length <= MAX_TILE_LENGTH:
         _attend_short_backward[(layout.batch * heads,)](
-            qkv, context, slope, out, sums, peaks, *given, by, scale, **sizes, LONG=_tile(layout), num_warps=4
+            qkv,
+            context,
+            grad,
+            out,
+            sums,
+            logsumexps,
+            *sequences,
+            log2_scale,
+            scale,
+            **sizes,
+            TILE=_tile(layout),
+            num_warps=4,
         )
         return out
-    deltas = torch.empty_like(peaks)
+    deltas = torch.empty_like(logsumexps)
     programs, tiles = _tiles(layout, heads, "to_queries")
-    _to_queries[programs](qkv, context, slope, out, sums, peaks, deltas, *given, by, scale, **sizes, **tiles)
+    _queries_backward[programs](
+        qkv, context, grad, out, sums, logsumexps, deltas, *sequences, log2_scale, scale, **sizes, **tiles
+    )
     programs, tiles = _tiles(layout, heads, "to_keys")
-    _to_keys[programs](qkv, slope, out, peaks, deltas, *given, by, scale, **sizes, **tiles)
+    _keys_backward[programs](qkv, grad, out, logsumexps, deltas, *sequences, log2_scale, scale, **sizes, **tiles)
     return out
 
 
@@ -265,7 +280,7 @@ def _tile(layout: Layout) -> int:
 
 
 def _tiles(layout: Layout, heads: int, which: str) -> tuple[tuple[int], dict[str, int]]:
-    rows, step, warps, stages = SHAPES[which]
+    rows, step, warps, stages = TILE_SHAPES[which]
     tiles = triton.cdiv(layout.length, rows)
     sizes = {"TILES": tiles, "ROWS": rows, "STEP": step, "num_warps": warps, "num_stages": stages}
     return (layout.batch * heads * tiles,), sizes

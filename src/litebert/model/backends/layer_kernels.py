@@ -1,4 +1,4 @@
-"""Triton kernels for what lies between the matrix products of a layer, each with the bias gradient it has at hand.
+"""Triton kernels for what lies between the matrix products of a layer, each with the bias gradient that it can sum.
 
 All work on rows, (T, C) contiguous, in the rows' own type with float32 inside. Sums over the rows are added to `sums`,
 float32, of which every program has a row: no two write to one place, so results do not depend on which is faster, and
@@ -14,153 +14,153 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from litebert.model.backends.fp8 import EIGHT, Eight
+from litebert.model.backends.fp8 import FLOAT8, Float8Matrix
 
-PROGRAMS = 2048  # that share the rows where sums are made, at most
-ROWS_EACH = 8  # that a program has at least
-TALL, WIDE = 8, 256  # a tile of what is summed column by column
+MAX_PROGRAMS = 2048  # that share the rows of a sum
+MIN_ROWS_PER_PROGRAM = 8  # at least
+TILE_ROWS, TILE_COLUMNS = 8, 256  # of a tile that is summed column by column
 
 
 @triton.jit
-def _to_eight(values):
-    """Of which one is worth one."""
+def _to_float8(values):
+    """With the scale 1."""
     return tl.minimum(tl.maximum(values, -448.0), 448.0).to(tl.float8e4nv)
 
 
 @triton.jit
-def _add_norm(x, residual, weight, bias, out, small, mean, scale, eps,
-              KEEPS: tl.constexpr, SMALL: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def _add_norm(x, residual, weight, bias, out, quantized, mean, rstd, eps,
+              SAVE: tl.constexpr, QUANTIZE: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < C
     at = row * C + column
-    here = tl.load(x + at, mask=inside, other=0).to(tl.float32) + tl.load(residual + at, mask=inside, other=0)
-    if KEEPS:
-        tl.store(x + at, here.to(x.dtype.element_ty), mask=inside)
-    middle = tl.sum(here, axis=0) / C
-    here = tl.where(inside, here - middle, 0.0)
-    factor = tl.rsqrt(tl.sum(here * here, axis=0) / C + eps)
-    normed = here * factor * tl.load(weight + column, mask=inside) + tl.load(bias + column, mask=inside)
+    value = tl.load(x + at, mask=inside, other=0).to(tl.float32) + tl.load(residual + at, mask=inside, other=0)
+    if SAVE:
+        tl.store(x + at, value.to(x.dtype.element_ty), mask=inside)
+    average = tl.sum(value, axis=0) / C
+    value = tl.where(inside, value - average, 0.0)
+    factor = tl.rsqrt(tl.sum(value * value, axis=0) / C + eps)
+    normed = value * factor * tl.load(weight + column, mask=inside) + tl.load(bias + column, mask=inside)
     tl.store(out + at, normed.to(out.dtype.element_ty), mask=inside)
-    if SMALL:
-        tl.store(small + at, _to_eight(normed), mask=inside)
-    if KEEPS:
-        tl.store(mean + row, middle)
-        tl.store(scale + row, factor)
+    if QUANTIZE:
+        tl.store(quantized + at, _to_float8(normed), mask=inside)
+    if SAVE:
+        tl.store(mean + row, average)
+        tl.store(rstd + row, factor)
 
 
 def add_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, keeps: bool, eight: bool
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, save: bool, fp8: bool
 ) -> tuple[Tensor, ...]:
-    """LayerNorm of the sum; the same for matrix products, in eight bits if they want it so; and what its backward
-    needs: the sum, in the place of `x`, its mean and 1/deviation."""
+    """LayerNorm of the sum; the same as an operand of matrix products, in fp8 if they want it; and what the backward
+    needs: the sum, which overwrites `x`, its mean and 1 / standard deviation."""
     rows, columns = x.shape
     out = torch.empty_like(x)
-    small = torch.empty_like(x, dtype=EIGHT) if eight else out
-    mean, scale = (torch.empty(rows if keeps else 0, dtype=torch.float32, device=x.device) for _ in range(2))
+    quantized = torch.empty_like(x, dtype=FLOAT8) if fp8 else out
+    mean, rstd = (torch.empty(rows if save else 0, dtype=torch.float32, device=x.device) for _ in range(2))
     block = triton.next_power_of_2(columns)
     _add_norm[(rows,)](
-        x, residual, weight, bias, out, small, mean, scale, eps, KEEPS=keeps, SMALL=eight, C=columns, BLOCK=block,
+        x, residual, weight, bias, out, quantized, mean, rstd, eps, SAVE=save, QUANTIZE=fp8, C=columns, BLOCK=block,
         num_warps=max(1, block // 1024),
     )  # fmt: skip
-    return out, small, x, mean, scale
+    return out, quantized, x, mean, rstd
 
 
 @triton.jit(do_not_specialize=["rows"])
-def _norm_backward(slope, more, total, weight, mean, scale, out, small, unit, length, sums, rows,
-                   MORE: tl.constexpr, SMALL: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def _norm_backward(grad, extra, total, weight, mean, rstd, out, quantized, scale, row_norm, sums, rows,
+                   EXTRA: tl.constexpr, QUANTIZE: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < C
     by = tl.load(weight + column, mask=inside, other=0)
-    to_weight = tl.zeros([BLOCK], tl.float32)
-    to_bias = tl.zeros([BLOCK], tl.float32)
-    to_before = tl.zeros([BLOCK], tl.float32)
+    grad_weight = tl.zeros([BLOCK], tl.float32)
+    grad_bias = tl.zeros([BLOCK], tl.float32)
+    grad_bias_before = tl.zeros([BLOCK], tl.float32)
     for row in range(program, rows, tl.num_programs(0)):
         at = row * tl.cast(C, tl.int64) + column
-        above = tl.load(slope + at, mask=inside, other=0).to(tl.float32)
-        if MORE:
-            above += tl.load(more + at, mask=inside, other=0)
-        factor = tl.load(scale + row)
+        grad_out = tl.load(grad + at, mask=inside, other=0).to(tl.float32)
+        if EXTRA:
+            grad_out += tl.load(extra + at, mask=inside, other=0)
+        factor = tl.load(rstd + row)
         normed = (tl.load(total + at, mask=inside, other=0).to(tl.float32) - tl.load(mean + row)) * factor
         normed = tl.where(inside, normed, 0.0)
-        to_weight += above * normed
-        to_bias += above
-        above *= by
-        here = (above - normed * (tl.sum(above * normed, axis=0) / C) - tl.sum(above, axis=0) / C) * factor
-        tl.store(out + at, here.to(out.dtype.element_ty), mask=inside)
-        here = tl.where(inside, here, 0.0)
-        to_before += here
-        if SMALL:
-            one = tl.maximum(tl.max(tl.abs(here), axis=0), 1e-30) / 448.0
-            tl.store(small + at, _to_eight(here / one), mask=inside)
-            tl.store(unit + row, one)
-            tl.store(length + row, tl.sqrt(tl.sum(here * here, axis=0)))
-    place = sums + program * 3 * C + column
-    tl.store(place, tl.load(place, mask=inside) + to_weight, mask=inside)
-    tl.store(place + C, tl.load(place + C, mask=inside) + to_bias, mask=inside)
-    tl.store(place + 2 * C, tl.load(place + 2 * C, mask=inside) + to_before, mask=inside)
+        grad_weight += grad_out * normed
+        grad_bias += grad_out
+        grad_out *= by
+        value = (grad_out - normed * (tl.sum(grad_out * normed, axis=0) / C) - tl.sum(grad_out, axis=0) / C) * factor
+        tl.store(out + at, value.to(out.dtype.element_ty), mask=inside)
+        value = tl.where(inside, value, 0.0)
+        grad_bias_before += value
+        if QUANTIZE:
+            one = tl.maximum(tl.max(tl.abs(value), axis=0), 1e-30) / 448.0
+            tl.store(quantized + at, _to_float8(value / one), mask=inside)
+            tl.store(scale + row, one)
+            tl.store(row_norm + row, tl.sqrt(tl.sum(value * value, axis=0)))
+    sums_row = sums + program * 3 * C + column
+    tl.store(sums_row, tl.load(sums_row, mask=inside) + grad_weight, mask=inside)
+    tl.store(sums_row + C, tl.load(sums_row + C, mask=inside) + grad_bias, mask=inside)
+    tl.store(sums_row + 2 * C, tl.load(sums_row + 2 * C, mask=inside) + grad_bias_before, mask=inside)
 
 
 def norm_sums(rows: int, columns: int, device: torch.device) -> Tensor:
-    """A place for the sums of `norm_backward`: of weight, bias, and of the bias of the matrix product before."""
-    return torch.zeros(_programs(rows, PROGRAMS), 3, columns, device=device)
+    """Buffer for the sums of `norm_backward`: of weight, bias, and of the bias of the matrix product before."""
+    return torch.zeros(_num_programs(rows, MAX_PROGRAMS), 3, columns, device=device)
 
 
 def norm_backward(
-    slope: Tensor, more: Tensor | None, total: Tensor, weight: Tensor, mean: Tensor, scale: Tensor, sums: Tensor,
-    eight: bool,
-) -> tuple[Tensor, Eight | None, Tensor | None]:  # fmt: skip
-    """The slope of what went in, from `slope`, and `more` if there is some, of what came out.
+    grad: Tensor, extra: Tensor | None, total: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, sums: Tensor,
+    fp8: bool,
+) -> tuple[Tensor, Float8Matrix | None, Tensor | None]:  # fmt: skip
+    """The gradient of the input, from that of the output: `grad`, plus `extra` if there is any.
 
-    Where `eight` asks for it, also in eight bits, with the length of each row.
+    With `fp8` also in fp8, and the norm of each row.
     """
-    rows, columns = slope.shape
-    out = torch.empty_like(slope)
-    small = Eight(torch.empty_like(slope, dtype=EIGHT), _column(slope)) if eight else None
-    length = _column(slope) if eight else None
+    rows, columns = grad.shape
+    out = torch.empty_like(grad)
+    quantized = Float8Matrix(torch.empty_like(grad, dtype=FLOAT8), _column(grad)) if fp8 else None
+    row_norm = _column(grad) if fp8 else None
     block = triton.next_power_of_2(columns)
     _norm_backward[(min(rows, len(sums)),)](
-        slope, more, total, weight, mean, scale, out, *(small or (None, None)), length, sums, rows,
-        MORE=more is not None, SMALL=eight, C=columns, BLOCK=block, num_warps=max(1, block // 1024),
+        grad, extra, total, weight, mean, rstd, out, *(quantized or (None, None)), row_norm, sums, rows,
+        EXTRA=extra is not None, QUANTIZE=fp8, C=columns, BLOCK=block, num_warps=max(1, block // 1024),
     )  # fmt: skip
-    return out, small, length
+    return out, quantized, row_norm
 
 
 def _column(x: Tensor) -> Tensor:  # (T, 1)
     return torch.empty(len(x), 1, dtype=torch.float32, device=x.device)
 
 
-def _programs(rows: int, most: int) -> int:
-    return max(1, min(most, triton.cdiv(rows, ROWS_EACH)))
+def _num_programs(rows: int, most: int) -> int:
+    return max(1, min(most, triton.cdiv(rows, MIN_ROWS_PER_PROGRAM)))
 
 
 @triton.jit
-def _bend(x, TANH: tl.constexpr):
-    """How much of x is let through, and the slope of that."""
+def _gelu_gate(x, TANH: tl.constexpr):
+    """The factor by which GELU multiplies x, and its derivative."""
     if TANH:
-        through = tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
-        slope = through * (1 - through) * 1.5957691216057308 * (1 + 0.134145 * x * x)
+        gate = tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+        grad = gate * (1 - gate) * 1.5957691216057308 * (1 + 0.134145 * x * x)
     else:
-        through = 0.5 * (1 + tl.erf(0.7071067811865476 * x))
-        slope = 0.3989422804014327 * tl.exp(-0.5 * x * x)
-    return through, slope
+        gate = 0.5 * (1 + tl.erf(0.7071067811865476 * x))
+        grad = 0.3989422804014327 * tl.exp(-0.5 * x * x)
+    return gate, grad
 
 
 @triton.jit
-def _gelu(x, out, count, TANH: tl.constexpr, SMALL: tl.constexpr, BLOCK: tl.constexpr):
+def _gelu(x, out, count, TANH: tl.constexpr, QUANTIZE: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
-    here = tl.load(x + at, mask=inside, other=0).to(tl.float32)
-    through, _ = _bend(here, TANH)
-    here *= through
-    tl.store(out + at, _to_eight(here) if SMALL else here.to(out.dtype.element_ty), mask=inside)
+    value = tl.load(x + at, mask=inside, other=0).to(tl.float32)
+    gate, _ = _gelu_gate(value, TANH)
+    value *= gate
+    tl.store(out + at, _to_float8(value) if QUANTIZE else value.to(out.dtype.element_ty), mask=inside)
 
 
-def gelu(x: Tensor, tanh: bool, eight: bool = False) -> Tensor:
-    """In eight bits if that is wanted."""
-    out = torch.empty_like(x, dtype=EIGHT if eight else None)
-    _gelu[(triton.cdiv(x.numel(), 4096),)](x, out, x.numel(), TANH=tanh, SMALL=eight, BLOCK=4096, num_warps=8)
+def gelu(x: Tensor, tanh: bool, fp8: bool = False) -> Tensor:
+    """In fp8 if asked for."""
+    out = torch.empty_like(x, dtype=FLOAT8 if fp8 else None)
+    _gelu[(triton.cdiv(x.numel(), 4096),)](x, out, x.numel(), TANH=tanh, QUANTIZE=fp8, BLOCK=4096, num_warps=8)
     return out
 
 
@@ -173,80 +173,84 @@ def product_gelu(bias: Tensor, left: Tensor, right: Tensor, tanh: bool) -> Tenso
 
 @triton.jit
 def _tile(row, column, rows, C: tl.constexpr):
-    """Where these rows and columns stand, and which of them there are."""
+    """The offsets of these rows and columns, and which of them exist."""
     inside = (row < rows)[:, None] & (column < C)[None, :]
     return row[:, None] * tl.cast(C, tl.int64) + column[None, :], inside
 
 
 @triton.jit(do_not_specialize=["rows"])
-def _gelu_backward(x, slope, sums, small, unit, length, reach, rows, C: tl.constexpr,
-                   TANH: tl.constexpr, SMALL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
-    column = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
-    summed = tl.zeros([TALL, WIDE], tl.float32)
-    for first in range(tl.program_id(1) * TALL, rows, tl.num_programs(1) * TALL):
-        row = first + tl.arange(0, TALL)
+def _gelu_backward(x, grad, sums, quantized, scale, row_norm, grad_bound, rows, C: tl.constexpr,
+                   TANH: tl.constexpr, QUANTIZE: tl.constexpr,
+                   TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr):  # fmt: skip
+    column = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+    summed = tl.zeros([TILE_ROWS, TILE_COLUMNS], tl.float32)
+    for first in range(tl.program_id(1) * TILE_ROWS, rows, tl.num_programs(1) * TILE_ROWS):
+        row = first + tl.arange(0, TILE_ROWS)
         at, inside = _tile(row, column, rows, C)
-        here = tl.load(x + at, mask=inside, other=0).to(tl.float32)
-        above = tl.load(slope + at, mask=inside, other=0).to(tl.float32)
-        through, steep = _bend(here, TANH)
-        above *= through + here * steep
-        tl.store(slope + at, above.to(slope.dtype.element_ty), mask=inside)
-        tl.store(x + at, (here * through).to(x.dtype.element_ty), mask=inside)
-        summed += above
-        if SMALL:
-            one = tl.maximum(tl.load(length + row, mask=row < rows, other=0) * tl.load(reach), 1e-30) / 448.0
-            tl.store(small + at, _to_eight(above / one[:, None]), mask=inside)
+        value = tl.load(x + at, mask=inside, other=0).to(tl.float32)
+        grad_out = tl.load(grad + at, mask=inside, other=0).to(tl.float32)
+        gate, gate_grad = _gelu_gate(value, TANH)
+        grad_out *= gate + value * gate_grad
+        tl.store(grad + at, grad_out.to(grad.dtype.element_ty), mask=inside)
+        tl.store(x + at, (value * gate).to(x.dtype.element_ty), mask=inside)
+        summed += grad_out
+        if QUANTIZE:
+            one = tl.maximum(tl.load(row_norm + row, mask=row < rows, other=0) * tl.load(grad_bound), 1e-30) / 448.0
+            tl.store(quantized + at, _to_float8(grad_out / one[:, None]), mask=inside)
             if tl.program_id(0) == 0:
-                tl.store(unit + row, one, mask=row < rows)
+                tl.store(scale + row, one, mask=row < rows)
     _add_columns(sums, tl.program_id(1), column, summed, C)
 
 
 @triton.jit
 def _add_columns(sums, row, column, summed, C: tl.constexpr):
-    place = sums + row * C + column
-    tl.store(place, tl.load(place, mask=column < C) + tl.sum(summed, axis=0), mask=column < C)
+    sums_row = sums + row * C + column
+    tl.store(sums_row, tl.load(sums_row, mask=column < C) + tl.sum(summed, axis=0), mask=column < C)
 
 
 def column_sums(rows: int, columns: int, device: torch.device) -> Tensor:
-    """A place for sums over rows, column by column."""
-    return torch.zeros(_programs(rows, PROGRAMS // triton.cdiv(columns, WIDE)), columns, device=device)
+    """Buffer for sums over rows, column by column."""
+    return torch.zeros(_num_programs(rows, MAX_PROGRAMS // triton.cdiv(columns, TILE_COLUMNS)), columns, device=device)
 
 
 def gelu_backward(
-    x: Tensor, slope: Tensor, tanh: bool, sums: Tensor, length: Tensor | None = None, reach: Tensor | None = None
-) -> Eight | None:
-    """In place: what came out of GELU takes the place of `x`, which went in, and its slope that of `slope`.
+    x: Tensor, grad: Tensor, tanh: bool, sums: Tensor, row_norm: Tensor | None = None, grad_bound: Tensor | None = None
+) -> Float8Matrix | None:
+    """In place: the output of GELU overwrites `x`, its input, and the gradient of the input overwrites `grad`.
 
-    Also in eight bits, where `length` times `reach` says for each row what no slope in it exceeds.
+    Also in fp8, if `row_norm` times `grad_bound` bounds the gradients of each row.
     """
     rows, columns = x.shape
-    programs = min(len(sums), triton.cdiv(rows, TALL))
-    small = None if length is None else Eight(torch.empty_like(x, dtype=EIGHT), _column(x))
-    _gelu_backward[(triton.cdiv(columns, WIDE), programs)](
-        x, slope, sums, *(small or (None, None)), length, reach, rows,
-        C=columns, TANH=tanh, SMALL=small is not None, TALL=TALL, WIDE=WIDE, num_warps=8,
+    programs = min(len(sums), triton.cdiv(rows, TILE_ROWS))
+    quantized = None if row_norm is None else Float8Matrix(torch.empty_like(x, dtype=FLOAT8), _column(x))
+    _gelu_backward[(triton.cdiv(columns, TILE_COLUMNS), programs)](
+        x, grad, sums, *(quantized or (None, None)), row_norm, grad_bound, rows,
+        C=columns, TANH=tanh, QUANTIZE=quantized is not None, TILE_ROWS=TILE_ROWS, TILE_COLUMNS=TILE_COLUMNS,
+        num_warps=8,
     )  # fmt: skip
-    return small
+    return quantized
 
 
 @triton.jit(do_not_specialize=["rows"])
-def _sum_rows(x, sums, rows, C: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr):
-    column = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
-    summed = tl.zeros([TALL, WIDE], tl.float32)
-    for first in range(tl.program_id(1) * TALL, rows, tl.num_programs(1) * TALL):
-        at, inside = _tile(first + tl.arange(0, TALL), column, rows, C)
+def _sum_rows(x, sums, rows, C: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr):
+    column = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+    summed = tl.zeros([TILE_ROWS, TILE_COLUMNS], tl.float32)
+    for first in range(tl.program_id(1) * TILE_ROWS, rows, tl.num_programs(1) * TILE_ROWS):
+        at, inside = _tile(first + tl.arange(0, TILE_ROWS), column, rows, C)
         summed += tl.load(x + at, mask=inside, other=0).to(tl.float32)
     _add_columns(sums, tl.program_id(1), column, summed, C)
 
 
 def sum_rows(x: Tensor, sums: Tensor) -> None:
     rows, columns = x.shape
-    programs = min(len(sums), triton.cdiv(rows, TALL))
-    _sum_rows[(triton.cdiv(columns, WIDE), programs)](x, sums, rows, C=columns, TALL=TALL, WIDE=WIDE, num_warps=8)
+    programs = min(len(sums), triton.cdiv(rows, TILE_ROWS))
+    _sum_rows[(triton.cdiv(columns, TILE_COLUMNS), programs)](
+        x, sums, rows, C=columns, TILE_ROWS=TILE_ROWS, TILE_COLUMNS=TILE_COLUMNS, num_warps=8
+    )
 
 
 @triton.jit
-def _token_loss(scores, labels, losses, right, V: tl.constexpr, LEARNS: tl.constexpr, BLOCK: tl.constexpr):
+def _token_loss(scores, labels, losses, right, V: tl.constexpr, NEEDS_GRAD: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     label = tl.load(labels + row)
     highest = tl.full((), -float("inf"), tl.float32)
@@ -255,31 +259,31 @@ def _token_loss(scores, labels, losses, right, V: tl.constexpr, LEARNS: tl.const
     own = tl.full((), 0.0, tl.float32)
     for first in range(0, V, BLOCK):
         column = first + tl.arange(0, BLOCK)
-        here = tl.load(scores + row * V + column, mask=column < V, other=-float("inf")).to(tl.float32)
-        peak = tl.max(here, axis=0)
-        where = tl.where(peak > highest, first + tl.argmax(here, axis=0).to(tl.int32), where)
+        value = tl.load(scores + row * V + column, mask=column < V, other=-float("inf")).to(tl.float32)
+        peak = tl.max(value, axis=0)
+        where = tl.where(peak > highest, first + tl.argmax(value, axis=0).to(tl.int32), where)
         rise = tl.maximum(highest, peak)
-        total = total * tl.exp(highest - rise) + tl.sum(tl.exp(here - rise), axis=0)
+        total = total * tl.exp(highest - rise) + tl.sum(tl.exp(value - rise), axis=0)
         highest = rise
-        own += tl.sum(tl.where(column == label, here, 0.0), axis=0)
-    asked = label >= 0
-    tl.store(losses + row, tl.where(asked, highest + tl.log(total) - own, 0.0))
-    tl.store(right + row, (asked & (where == label)).to(tl.float32))
-    if LEARNS:
-        by = tl.where(asked, 1.0 / total, 0.0)
+        own += tl.sum(tl.where(column == label, value, 0.0), axis=0)
+    has_label = label >= 0
+    tl.store(losses + row, tl.where(has_label, highest + tl.log(total) - own, 0.0))
+    tl.store(right + row, (has_label & (where == label)).to(tl.float32))
+    if NEEDS_GRAD:
+        by = tl.where(has_label, 1.0 / total, 0.0)
         for first in range(0, V, BLOCK):
             column = first + tl.arange(0, BLOCK)
-            here = tl.load(scores + row * V + column, mask=column < V, other=-float("inf")).to(tl.float32)
-            slope = tl.exp(here - highest) * by - tl.where(asked & (column == label), 1.0, 0.0)
-            tl.store(scores + row * V + column, slope.to(scores.dtype.element_ty), mask=column < V)
+            value = tl.load(scores + row * V + column, mask=column < V, other=-float("inf")).to(tl.float32)
+            grad = tl.exp(value - highest) * by - tl.where(has_label & (column == label), 1.0, 0.0)
+            tl.store(scores + row * V + column, grad.to(scores.dtype.element_ty), mask=column < V)
 
 
-def token_loss(scores: Tensor, labels: Tensor, learns: bool) -> tuple[Tensor, Tensor]:
+def token_loss(scores: Tensor, labels: Tensor, needs_grad: bool) -> tuple[Tensor, Tensor]:
     """(M,) the cross entropy of each row, and 1 where the highest score is the label's; 0 for labels below 0.
 
-    Where something is to be learned, the slope of the sum of them takes the place of the scores.
+    With `needs_grad` the gradient of their sum overwrites the scores.
     """
     rows, size = scores.shape
     losses, right = (torch.empty(rows, dtype=torch.float32, device=scores.device) for _ in range(2))
-    _token_loss[(rows,)](scores, labels, losses, right, V=size, LEARNS=learns, BLOCK=4096, num_warps=8)
+    _token_loss[(rows,)](scores, labels, losses, right, V=size, NEEDS_GRAD=needs_grad, BLOCK=4096, num_warps=8)
     return losses, right
