@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from litebert.model.albert import Encoder, run_block
 from litebert.model.layout import Dense
+from litebert.model.pass_weights import apply_linear, pass_weights
 
 
 def attention_maps(encoder: Encoder, input_ids: Tensor) -> list[Tensor]:  # (L,) -> (N, L, L) each
@@ -30,24 +30,14 @@ def attention_maps(encoder: Encoder, input_ids: Tensor) -> list[Tensor]:  # (L,)
             numbers = config.block_at("attention", layer, inner), config.block_at("ffn", layer, inner)
             attention: Any = encoder.attention[numbers[0]]
             ffn: Any = encoder.ffn[numbers[1]]
-            weights = _pass_weights(encoder, attention, f"attention.{numbers[0]}", layer)
-            maps.append(_probabilities(weights, hidden, config.num_attention_heads, bias))
+            weights = pass_weights(
+                attention, f"attention.{numbers[0]}", layer, depth, encoder.adapters, encoder.weight_at
+            )
+            with torch.autocast(hidden.device.type, enabled=False):
+                qkv = apply_linear(attention.qkv, hidden.to(attention.qkv.weight.dtype), weights, "qkv").float()
+            q, k, _ = qkv.unflatten(-1, (3, config.num_attention_heads, -1)).unbind(-3)  # (L, N, D) each
+            scores = torch.einsum("inc,jnc->nij", q, k) / q.shape[-1] ** 0.5
+            maps.append((scores if bias is None else scores + bias).softmax(-1))
             if inner + 1 < config.inner_group_num:  # states within a pass are not among the encoder's
                 hidden = run_block(attention, ffn, hidden, layout, bias, "eager", weights)
     return maps
-
-
-def _pass_weights(encoder: Encoder, block: nn.Module, name: str, layer: int) -> dict[str, Tensor]:
-    """A block's parameters, with the LoRA adapters of a pass."""
-    weights: dict[str, Tensor] = dict(block.named_parameters())
-    if encoder.adapters is None:
-        return weights
-    return {key: encoder.adapters(f"{name}.{key}", weight, layer) for key, weight in weights.items()}
-
-
-def _probabilities(weights: dict[str, Tensor], hidden: Tensor, heads: int, bias: Tensor | None) -> Tensor:  # (N, L, L)
-    with torch.autocast(hidden.device.type, enabled=False):
-        qkv = F.linear(hidden.float(), weights["qkv.weight"].float(), weights["qkv.bias"].float())
-        q, k, _ = qkv.unflatten(-1, (3, heads, -1)).unbind(-3)  # (L, N, D) each
-        scores = torch.einsum("inc,jnc->nij", q, k) / q.shape[-1] ** 0.5
-        return (scores if bias is None else scores + bias).softmax(-1)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from litebert.errors import ConfigError
-from litebert.model import AlbertConfig, Encoder
+from litebert.model import Encoder
 from litebert.model.backends.int8 import (
     disable_int8,
     enable_int8,
@@ -24,33 +24,17 @@ from litebert.model.backends.native import NativeInt8Backend, native_library, se
 from litebert.model.backends.onednn_int8 import OneDnnInt8, has_onednn_int8
 from litebert.model.config import Sharing
 from litebert.model.quantize import quantize_per_row
+from tests.model.backends.native.cases import make_encoder, relative_error
 
 needs_int8 = pytest.mark.skipif(not has_onednn_int8(), reason="this CPU has no instructions for oneDNN's int8")
 
 enable_onednn = partial(enable_int8, native=False)
 
 
-def make_encoder(**changes: object) -> Encoder:
-    torch.manual_seed(0)
-    small = {
-        "vocab_size": 100,
-        "embedding_size": 32,
-        "hidden_size": 64,
-        "num_hidden_layers": 3,
-        "intermediate_size": 256,
-    }
-    settings = small | {"num_attention_heads": 4, "initializer_range": 0.2} | changes
-    return Encoder(AlbertConfig(**settings)).eval()  # type: ignore[arg-type]
-
-
 def record(encoder: Encoder, ids: torch.Tensor) -> dict[str, tuple[float, float]]:
     with record_ranges(encoder) as ranges, torch.no_grad():
         encoder(ids)
     return ranges
-
-
-def relative_error(found: torch.Tensor, truth: torch.Tensor) -> float:
-    return ((found - truth).norm() / truth.norm()).item()
 
 
 def test_quantizing_a_quantized_weight_changes_nothing() -> None:
@@ -72,15 +56,15 @@ def test_hidden_states_are_those_of_float32_but_for_rounding(sharing: str, act: 
     encoder = make_encoder(sharing=sharing, hidden_act=act)
     ids = torch.randint(5, 100, (4, 12), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
-        truth = encoder(ids)
+        expected = encoder(ids)
         ranges = record(encoder, ids)
         assert sorted(ranges) == sorted(range_names(encoder))
         enable_onednn(encoder, ranges if known else None)
-        found = encoder(ids)
-    assert 1e-5 < relative_error(found, truth) < 0.05
+        states = encoder(ids)
+    assert 1e-5 < relative_error(states, expected) < 0.05
     disable_int8(encoder)
     with torch.inference_mode():
-        assert torch.equal(encoder(ids), truth)
+        assert torch.equal(encoder(ids), expected)
 
 
 @needs_int8
@@ -96,9 +80,9 @@ def test_long_texts_are_as_exact(written_out: bool, distance: int, monkeypatch: 
     ids = torch.randint(5, 100, (2, 200), generator=torch.Generator().manual_seed(1))
     mask = torch.arange(200) < torch.tensor([200, 150])[:, None]
     with torch.inference_mode():
-        truth = encoder(ids, mask)
+        expected = encoder(ids, mask)
         enable_onednn(encoder, record(encoder, ids))
-        assert 1e-5 < relative_error(encoder(ids, mask), truth) < 0.05
+        assert 1e-5 < relative_error(encoder(ids, mask), expected) < 0.05
 
 
 @needs_int8
@@ -158,9 +142,9 @@ def test_activations_outside_the_ranges_are_clipped() -> None:
     ids = torch.randint(5, 100, (2, 6), generator=torch.Generator().manual_seed(1))
     narrow = {place: (least / 100, largest / 100) for place, (least, largest) in record(encoder, ids).items()}
     with torch.inference_mode():
-        truth = encoder(ids)
+        expected = encoder(ids)
         enable_onednn(encoder, narrow)
-        assert relative_error(encoder(ids), truth) > 0.1
+        assert relative_error(encoder(ids), expected) > 0.1
 
 
 @needs_int8

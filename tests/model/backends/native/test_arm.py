@@ -103,11 +103,11 @@ def test_an_arm_computes_the_same(shape: dict[str, object], arm: NativeLibrary) 
     encoder, ids = make_encoder(**shape), random_ids(len(LENGTHS), 60)
     mask = torch.arange(60) < torch.tensor(LENGTHS).clamp(max=60)[:, None]
     wanted = torch.tensor([3 * 60 + 9, 0, 60 + 5])
-    usual, truth = native_and_float32(encoder, ids, mask)
+    default, expected = native_and_float32(encoder, ids, mask)
     use_library(encoder, arm)
     with torch.inference_mode():
         states, selected = encoder(ids, mask), encoder(ids, mask, rows=wanted)
-    assert 1e-5 < relative_error(states, truth) < 1.3 * relative_error(usual, truth)
+    assert 1e-5 < relative_error(states, expected) < 1.3 * relative_error(default, expected)
     torch.testing.assert_close(selected, states.flatten(0, 1)[wanted], atol=1e-4, rtol=1e-4)
 
 

@@ -42,11 +42,11 @@ def native_and_torch(encoder: Encoder, head: SentenceHead | None, ids: Tensor, m
     kinds = (torch.arange(ids.shape[1]) % 3 == 0).long().expand_as(ids)
     batch = Batch(ids, mask, kinds, torch.arange(len(ids)), len(ids))
     with torch.inference_mode():
-        found = [sentence_vectors(albert, batch)]
+        vectors = [sentence_vectors(albert, batch)]
         handle = encoder.register_forward_hook(lambda *_: None)  # a hook must see the encoder's output
-        found.append(sentence_vectors(albert, batch))
+        vectors.append(sentence_vectors(albert, batch))
         handle.remove()
-    return found
+    return vectors
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_vectors_made_in_one_call_are_those_of_the_hidden_states(
     lengths = torch.tensor(LENGTHS) if padded else torch.full((3,), 37)
     ids = random_ids(len(lengths), int(lengths.max()))
     mask = torch.arange(ids.shape[1]) < lengths[:, None] if padded else None
-    found, truth = native_and_torch(encoder, made, ids, mask)
-    assert torch.equal(found, truth) == (head == "zero weights")  # another code path
-    assert relative_error(found, truth) < 0.01  # a value halfway between two int8 values may round to either
+    vectors, expected = native_and_torch(encoder, made, ids, mask)
+    assert torch.equal(vectors, expected) == (head == "zero weights")  # another code path
+    assert relative_error(vectors, expected) < 0.01  # a value halfway between two int8 values may round to either
 
 
 class Doubled(torch.nn.Linear):
-    def forward(self, given: Tensor) -> Tensor:
-        return 2 * super().forward(given)
+    def forward(self, inputs: Tensor) -> Tensor:
+        return 2 * super().forward(inputs)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_other_vectors_are_made_by_torch(kind: str, monkeypatch: pytest.MonkeyPa
         "_run",
         lambda self, packed, batch: (calls.append(bool(batch.pooling)), run(self, packed, batch)),
     )
-    found, truth = native_and_torch(encoder, head, random_ids(2, 9), None)
-    assert relative_error(found, truth) < 1e-5
+    vectors, expected = native_and_torch(encoder, head, random_ids(2, 9), None)
+    assert relative_error(vectors, expected) < 1e-5
     assert calls
     assert not any(calls)
     assert bool(heard) == kind.startswith("a hook")
@@ -138,12 +138,12 @@ def test_token_ids_need_not_be_contiguous() -> None:
     enable_native(encoder)
     ids, lengths = random_ids(5), torch.tensor([2, 3])
     with torch.inference_mode():
-        truth = encoder.backend.embed(encoder, ids, lengths, torch.zeros(5, dtype=torch.long), None, None)
+        expected = encoder.backend.embed(encoder, ids, lengths, torch.zeros(5, dtype=torch.long), None, None)
         apart = torch.stack([ids, ids * 0 + 99], dim=1)[:, 0]
-        assert truth is not None
-        found = encoder.backend.embed(encoder, apart, lengths, torch.zeros(1, dtype=torch.long).expand(5), None, None)
-        assert found is not None
-        assert torch.equal(found, truth)
+        assert expected is not None
+        vectors = encoder.backend.embed(encoder, apart, lengths, torch.zeros(1, dtype=torch.long).expand(5), None, None)
+        assert vectors is not None
+        assert torch.equal(vectors, expected)
 
 
 def test_unknown_ids_are_refused() -> None:

@@ -36,8 +36,8 @@ pytestmark = needs_native
 @pytest.mark.parametrize("act", ACTIVATIONS)
 @pytest.mark.parametrize("sharing", get_args(Sharing))
 def test_hidden_states_are_those_of_float32_but_for_rounding(sharing: str, act: str) -> None:
-    found, truth = native_and_float32(make_encoder(sharing=sharing, hidden_act=act), random_ids(4, 12))
-    assert 1e-5 < relative_error(found, truth) < 0.04
+    states, expected = native_and_float32(make_encoder(sharing=sharing, hidden_act=act), random_ids(4, 12))
+    assert 1e-5 < relative_error(states, expected) < 0.04
 
 
 @pytest.mark.parametrize(
@@ -55,26 +55,26 @@ def test_hidden_states_are_those_of_float32_but_for_rounding(sharing: str, act: 
     ids=str,
 )
 def test_every_shape_is_as_exact(shape: dict[str, object]) -> None:
-    found, truth = native_and_float32(make_encoder(**shape), random_ids(3, 37))
-    assert 1e-5 < relative_error(found, truth) < 0.04
+    states, expected = native_and_float32(make_encoder(**shape), random_ids(3, 37))
+    assert 1e-5 < relative_error(states, expected) < 0.04
 
 
 def test_its_error_is_no_larger_than_that_of_onednn() -> None:
     if not has_onednn_int8():
         pytest.skip("this CPU has no instructions for oneDNN's int8")
     encoder = make_encoder(hidden_size=256, intermediate_size=1024, initializer_range=0.1)
-    found, truth = native_and_float32(encoder, random_ids(4, 50))
+    states, expected = native_and_float32(encoder, random_ids(4, 50))
     enable_int8(encoder, native=False)
     with torch.inference_mode():
-        assert relative_error(found, truth) < 1.05 * relative_error(encoder(random_ids(4, 50)), truth)
+        assert relative_error(states, expected) < 1.05 * relative_error(encoder(random_ids(4, 50)), expected)
 
 
 def test_a_text_gets_the_same_answer_in_any_batch_to_the_bit() -> None:
     encoder = make_encoder()
     ids = random_ids(len(LENGTHS), max(LENGTHS))
     mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
-    together, truth = native_and_float32(encoder, ids, mask)
-    assert relative_error(together, truth) < 0.04
+    together, expected = native_and_float32(encoder, ids, mask)
+    assert relative_error(together, expected) < 0.04
     assert not together[~mask].any()
     with torch.inference_mode():
         start = encoder.hidden_states_at([0], ids)[0]  # torch's sums depend on the number of rows
@@ -101,13 +101,13 @@ def test_any_number_of_threads_computes_the_same(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))  # or no more threads than CPUs would be used
     enable_native(encoder)
     try:
-        found = []
+        states = []
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
             with torch.inference_mode():
-                found.append(encoder(random_ids(9, 50)))
-        assert torch.equal(found[0], found[1])
-        assert torch.equal(found[0], found[2])
+                states.append(encoder(random_ids(9, 50)))
+        assert torch.equal(states[0], states[1])
+        assert torch.equal(states[0], states[2])
     finally:
         torch.set_num_threads(before)
 
@@ -137,8 +137,8 @@ def test_concurrent_calls_do_not_mix() -> None:
 
     alone = [answer(ids) for ids in batches]
     with ThreadPoolExecutor(4) as pool:
-        for found, truth in zip(pool.map(answer, batches), alone, strict=True):
-            assert torch.equal(found, truth)
+        for states, expected in zip(pool.map(answer, batches), alone, strict=True):
+            assert torch.equal(states, expected)
 
 
 def test_states_after_earlier_passes_are_those_of_fewer_passes() -> None:
@@ -147,8 +147,8 @@ def test_states_after_earlier_passes_are_those_of_fewer_passes() -> None:
     enable_native(encoder)
     with torch.inference_mode():
         states = encoder.hidden_states_at([0, 1, 3], ids, mask)
-        for depth, found in zip((1, 3), states[1:], strict=True):
-            assert torch.equal(found[mask], encoder(ids, mask, depth=depth)[mask])
+        for depth, at_depth in zip((1, 3), states[1:], strict=True):
+            assert torch.equal(at_depth[mask], encoder(ids, mask, depth=depth)[mask])
         assert torch.equal(encoder.resume(states[1], mask, start=1)[mask], states[2][mask])
         assert torch.equal(encoder(ids, depth=5)[0], encoder.hidden_states_at([5], ids)[0][0])
 
@@ -183,11 +183,11 @@ def test_training_is_refused() -> None:
 
 def test_new_weights_are_packed_again() -> None:
     encoder, other = make_encoder(), make_encoder(initializer_range=0.1)
-    found, _ = native_and_float32(encoder, random_ids(2, 6))
+    before, _ = native_and_float32(encoder, random_ids(2, 6))
     encoder.load_state_dict(other.state_dict())
     with torch.inference_mode():
-        again, truth = encoder(random_ids(2, 6)), other(random_ids(2, 6))
-    assert relative_error(again, truth) < 0.04 < relative_error(found, truth)
+        after, expected = encoder(random_ids(2, 6)), other(random_ids(2, 6))
+    assert relative_error(after, expected) < 0.04 < relative_error(before, expected)
 
 
 def test_wrong_inputs_are_refused_before_anything_is_read() -> None:
@@ -214,10 +214,10 @@ def test_wrong_inputs_are_refused_before_anything_is_read() -> None:
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float64])
 def test_weights_of_other_types_are_packed(kind: torch.dtype) -> None:
     encoder = make_encoder(relative_attention_distance=4)
-    truth = native_and_float32(encoder, random_ids(2, 9))[1]
+    expected = native_and_float32(encoder, random_ids(2, 9))[1]
     encoder.to(kind)
     with torch.inference_mode():
-        assert relative_error(encoder(random_ids(2, 9)).float(), truth) < 0.06
+        assert relative_error(encoder(random_ids(2, 9)).float(), expected) < 0.06
 
 
 def test_a_pickled_model_says_so_where_nothing_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,8 @@ class NativeInt8Backend(Backend):
         starts, max_length = _sequence_starts(lengths, len(hidden))
         blocks = _step_blocks(encoder.config, range(depths[-1]))
         bias = None if bias is None else bias.float().contiguous()
-        weights = [one.detach().float().contiguous() for layer in (encoder.pooler, head) for one in layer.parameters()]
+        layers = (encoder.pooler, head)
+        weights = [weight.detach().float().contiguous() for layer in layers for weight in layer.parameters()]
         exit_steps = torch.tensor(depths, dtype=torch.int32, device="cpu") * encoder.config.inner_group_num
         logits = torch.empty(len(lengths), len(head.bias), device="cpu")
         exit_of = torch.empty(len(lengths), dtype=torch.int32, device="cpu")
@@ -132,7 +133,7 @@ class NativeInt8Backend(Backend):
         _check_use(encoder, tables[0])
         pooling_weights = (token_weights, *((None, None) if linear is None else (linear.weight, linear.bias)))
         used = (*tables, norm.weight, norm.bias, *pooling_weights)
-        if any(one is not None and (one.dtype != torch.float32 or not one.is_contiguous()) for one in used):
+        if not all(map(_is_readable, used)):
             return None
         packed = self._packed_weights(encoder)
         token_ids, token_type_ids = (ids.to(torch.int64).contiguous() for ids in (input_ids, token_type_ids))
@@ -173,9 +174,9 @@ class NativeInt8Backend(Backend):
 
     def _workspace(self, size: int) -> Tensor:
         """Memory of the calling thread, kept for its next batch unless it is large."""
-        kept: Tensor | None = getattr(self._thread, "workspace", None)
-        if kept is not None and len(kept) >= size:
-            return kept
+        workspace: Tensor | None = getattr(self._thread, "workspace", None)
+        if workspace is not None and len(workspace) >= size:
+            return workspace
         workspace = torch.empty(size, dtype=torch.uint8, device="cpu")
         if size <= MAX_KEPT_WORKSPACE:
             self._thread.workspace = workspace
@@ -189,6 +190,11 @@ class NativeInt8Backend(Backend):
             self._packed = PackedWeights(encoder, self._library, version)
             self._storages = [StorageWeakRef(weight.untyped_storage()) for weight in weights]
         return self._packed
+
+
+def _is_readable(weight: Tensor | None) -> bool:
+    """Whether the library reads it where it is."""
+    return weight is None or (weight.dtype == torch.float32 and weight.is_contiguous())
 
 
 def _is_standard(encoder: Any, linear: nn.Linear | None) -> bool:

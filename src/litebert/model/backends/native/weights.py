@@ -71,9 +71,12 @@ class PackedWeights:
         hidden = weight.shape[1]
         columns = F.pad(torch.arange(hidden, device="cpu"), (0, -hidden % width), value=hidden).view(-1, width)
         columns = F.pad(columns, (0, -width % self._panel), value=hidden)  # (bundles, width); `hidden` = zeros
-        padded = [F.pad(one.unflatten(0, (3, hidden)), (0, 0) * (one.dim() - 1) + (0, 1)) for one in (weight, bias)]
-        weight, bias = (part[:, columns].transpose(0, 1).flatten(0, 2) for part in padded)
-        return self._quantized(weight, bias)
+
+        def reordered(values: Tensor) -> Tensor:  # (3 * H, ...) -> (columns, ...)
+            padding = (0, 0) * (values.dim() - 1) + (0, 1)
+            return F.pad(values.unflatten(0, (3, hidden)), padding)[:, columns].transpose(0, 1).flatten(0, 2)
+
+        return self._quantized(reordered(weight), reordered(bias))
 
     def _linear(self, layer: nn.Linear, max_group: int | None = None) -> QuantizedLinear:
         return self._quantized(layer.weight.detach(), layer.bias.detach(), max_group)
