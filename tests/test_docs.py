@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -120,16 +121,26 @@ def test_samples_on_the_page_are_lines_of_the_files(samples: ModuleType, tmp_pat
 @pytest.mark.parametrize("command", RECIPES)
 def test_every_option_of_every_command_is_in_the_reference(command: str, reference: ModuleType) -> None:
     config = import_module(f"litebert.commands.{command.replace('-', '_')}").Config
-    wanted = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(config)]
+    fields = dict(flags_of(config))
     options = {option.flags.split(", ")[0]: option for option in reference.options_of(command)}
-    assert sorted(options) == sorted(wanted)
-    for field in dataclasses.fields(config):
-        option = options[f"--{field.name.replace('_', '-')}"]
+    assert sorted(options) == sorted(fields)
+    for flag, field in fields.items():
+        option = options[flag]
         assert len(option.meaning.split()) >= 2, option
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         assert (option.default is None) == required, option
         if isinstance(field.default, str | int | float) and not isinstance(field.default, bool) and field.default != "":
             assert option.default == str(field.default)
+
+
+def flags_of(config: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
+    """Each flag with its field; a field that is a dataclass, such as `decoder`, has a flag per field of its own."""
+    for field in dataclasses.fields(config):
+        flag = prefix + field.name.replace("_", "-")
+        if dataclasses.is_dataclass(field.default_factory):
+            yield from flags_of(field.default_factory, f"{flag}.")
+        else:
+            yield flag, field
 
 
 def test_the_reference_has_a_table_for_each_command(reference: ModuleType) -> None:

@@ -59,10 +59,14 @@ def _options(text: str) -> Iterator[Option]:
     head = re.search(r"^\W*options\W*$", text, flags=re.MULTILINE)  # in a box, or underlined where there are no boxes
     assert head is not None, text
     entries: list[str] = []
+    in_entry = False  # a further section, such as "decoder options", begins with a sentence about it
     for line in (line.strip("│ ") for line in text[head.end() :].splitlines()):
         if re.match(r"-[\w-]*\w", line):
             entries.append(line)
-        elif re.search(r"\w", line):
+            in_entry = True
+        elif re.fullmatch(r"\W*\w+ options\W*", line):
+            in_entry = False
+        elif in_entry and re.search(r"\w", line):
             entries[-1] += "  " + line
     for entry in entries:
         usage, _, words = re.sub(r" {2,}", "  ", entry).partition("  ")
@@ -77,8 +81,8 @@ def _options(text: str) -> Iterator[Option]:
 
 def _parts(usage: str) -> tuple[str, str]:
     """The flags, and what they take in words."""
-    flags = ", ".join(re.findall(r"(?<!\S)--[\w-]+", usage))
-    takes = re.sub(r"(?<!\S)--[\w-]+,?", "", usage).strip()
+    flags = ", ".join(re.findall(r"(?<!\S)--[\w.-]+", usage))
+    takes = re.sub(r"(?<!\S)--[\w.-]+,?", "", usage).strip()
     takes = takes.replace("{None}|", "").replace("|{None}", "")
     return flags, re.sub(r"^\[(.*) \[\1 \.\.\.\]\]$", r"\1 ...", takes)
 

@@ -82,12 +82,12 @@ def pipeline() -> Drawing:
     """From text to a server, command by command."""
     d = Drawing(960, 500, "From text to a server: the commands, and what passes between them")
     left, right, high = 20, 800, 62
-    for y, name in ((20, "make"), (190, "teach"), (360, "use")):
+    for y, name in ((20, "pre-train"), (190, "fine-tune"), (360, "use")):
         d.text(left if y == 20 else left + 70, y + 12, name, "title blue", "start")
 
     y = 42
     d.box(left, y, 110, high, "thing", ["text", "any size"])
-    steps = [("tokenizer", "a vocabulary"), ("prepare", "shards of tokens"), ("pretrain", "hidden words, order")]
+    steps = [("tokenizer", "a vocabulary"), ("prepare", "shards of tokens"), ("pretrain", "MLM, sentence order")]
     for number, (name, about) in enumerate(steps):
         x = 172 + 205 * number
         d.arrow((x - 42 if number == 0 else x - 55, y + high / 2), (x, y + high / 2))
@@ -95,50 +95,50 @@ def pipeline() -> Drawing:
     d.arrow((172 + 410 + 150, y + high / 2), (right, y + high / 2))
     d.box(right, y, 140, high, "thing", ["an encoder", "a folder"])
     d.arrow((right + 70, y + high), (right + 70, 152), (left + 55, 152), (left + 55, 212))
-    d.text(480, 146, "or the built-in one, or anybody's checkpoint: convert; or a BERT: distill --from-bert", "soft")
+    d.text(480, 146, "or the built-in encoder; another checkpoint: convert; a BERT: distill --from-bert", "soft")
 
     y = 212
     d.box(left, y, 110, high, "thing", ["an encoder", "and examples"])
     d.arrow((left + 110, y + high / 2), (162, y + high / 2))
     d.box(162, y - 12, 580, high + 24, "group")
-    teach = [("finetune", "hundreds of labels"), ("adapt", "a handful, seconds"), ("meta-train", "learns to learn")]
+    teach = [("finetune", "hundreds of labels"), ("adapt", "a handful, seconds"), ("meta-train", "few-shot practice")]
     for number, (name, about) in enumerate(teach):
         d.box(178 + 188 * number, y, 172, high, "box", [name, about])
     d.arrow((742, y + high / 2), (right, y + high / 2))
-    d.box(right, y, 140, high, "thing", ["a model", "that answers"])
+    d.box(right, y, 140, high, "thing", ["a task model", "a folder"])
     d.arrow((right + 70, y + high), (right + 70, 322), (left + 55, 322), (left + 55, 382))
 
     y = 382
-    d.box(left, y, 110, high, "thing", ["a model", "that answers"])
+    d.box(left, y, 110, high, "thing", ["a task model", "a folder"])
     d.arrow((left + 110, y + high / 2), (162, y + high / 2))
     d.box(162, y - 12, 276, high + 24, "group")
     d.box(176, y, 118, high, "box", ["distill", "fewer passes"])
-    d.box(306, y, 118, high, "box", ["quantize", "eight bits"])
+    d.box(306, y, 118, high, "box", ["quantize", "int8"])
     d.arrow((438, y + high / 2), (476, y + high / 2))
     d.box(476, y - 12, 464, high + 24, "group")
     use = [("predict", "evaluate"), ("embed", "search"), ("export", "ONNX"), ("serve", "HTTP, a page")]
     for number, (name, about) in enumerate(use):
         d.box(488 + 112 * number, y, 104, high, "box", [name, about])
-    d.text(480, 486, "Boxes are commands; rounded ones are what they read and write, folders on your disk.", "soft")
+    d.text(480, 486, "Boxes are commands. Rounded boxes are the files and folders that they read and write.", "soft")
     return d
 
 
 def pretraining_data() -> Drawing:
-    """What happens to documents until a step learns from them."""
+    """From documents to a training step."""
     d = Drawing(960, 560, "From documents to a pre-training batch")
     d.text(20, 34, "1  documents, whole sentences", "title blue", "start")
     for number, (name, kind) in enumerate(
         [("s1", "a"), ("s2", "a"), ("s3", "a"), ("s4", "a"), ("t1", "b"), ("t2", "b"), ("t3", "b")]
     ):
         d.box(20 + 98 * number + (12 if kind == "b" else 0), 48, 92, 34, kind, [name])
-    d.text(736, 60, "a row opens at a sentence and", "soft", "start")
-    d.text(736, 77, "takes what fits of one document", "soft", "start")
+    d.text(736, 60, "a row starts at a sentence and", "soft", "start")
+    d.text(736, 77, "holds what fits of one document", "soft", "start")
 
     d.text(52, 130, "2  cut at a sentence: two segments of one document", "title blue", "start")
     d.arrow((34, 86), (34, 142))
     d.box(20, 146, 190, 34, "a", ["A = s1 s2"])
     d.box(216, 146, 190, 34, "c", ["B = s3 s4"])
-    d.text(430, 168, "never a stranger's sentence: the topic must give no clue", "soft", "start")
+    d.text(430, 168, "never of another document: the topic must give no clue", "soft", "start")
 
     d.text(52, 228, "3  swap them, half of the time", "title blue", "start")
     d.arrow((34, 184), (34, 240))
@@ -153,12 +153,10 @@ def pretraining_data() -> Drawing:
     for name, width, kind in cells:
         d.box(x, 244, width, 34, kind, [name])
         x += width + 4
-    d.text(x + 14, 258, "swapped = 1: the question is", "soft", "start")
+    d.text(x + 14, 258, "swapped = 1: the model predicts", "soft", "start")
     d.text(x + 14, 275, "which of the two came first", "soft", "start")
 
-    d.text(
-        52, 326, "4  hide words: single tokens, whole words or runs of 1 to 3 words, p(n) ∝ 1/n", "title blue", "start"
-    )
+    d.text(52, 326, "4  mask tokens, whole words or n-grams of 1 to 3 words, p(n) ∝ 1/n", "title blue", "start")
     d.arrow((34, 282), (34, 338))
     words = ["[CLS]", "the", "[MASK]", "[MASK]", "at", "five", "[SEP]", "the", "baker", "[MASK]", "up", "[SEP]"]
     for number, word in enumerate(words):
@@ -167,21 +165,21 @@ def pretraining_data() -> Drawing:
     d.text(
         20,
         396,
-        "Of the hidden tokens 80 % are shown as [MASK], 10 % as another token, 10 % as they are.",
+        "Selected tokens become [MASK] (80 %), another token (10 %) or stay as they are (10 %).",
         "soft",
         "start",
     )
 
-    d.text(52, 444, "5  laid end to end: no padding is computed", "title blue", "start")
+    d.text(52, 444, "5  pack sequences end to end: no padding is computed", "title blue", "start")
     d.arrow((34, 404), (34, 456))
     shapes = [("input_ids", "(T,)", "tokens of all rows"), ("lengths", "(S,)", "of the sequences"),
-              ("positions, labels", "(M,)", "hidden tokens"), ("first, swapped", "(P,)", "the pairs")]  # fmt: skip
+              ("positions, labels", "(M,)", "masked tokens"), ("first, swapped", "(P,)", "the pairs")]  # fmt: skip
     for number, (name, shape, about) in enumerate(shapes):
         d.box(20 + 232 * number, 460, 222, 62, "box", [f"{name} {shape}", about])
     d.text(
         480,
         546,
-        "Which place a row means, where it is cut, what is swapped and hidden: a function of (seed, step) alone.",
+        "The rows, cuts, swaps and masks of a batch are a function of (seed, step).",
         "soft",
     )
     return d
@@ -199,19 +197,19 @@ LAYERS = (
     ("interop", "search"),
     ("tasks",),
     ("data", "model", "train", "measure"),
-    ("tokenizer", "device", "checks", "run_folder"),
-    ("builtin", "files", "console"),
+    ("tokenizer", "checks", "run_folder"),
+    ("builtin", "files", "console", "device"),
     ("errors",),
 )
 ABOUT = {
     "cli": "flags", "commands": "one file per command", "serve": "HTTP, the page", "compress": "int8, students",
-    "studies": "reproduce, bench, demo", "trainers": "what learns", "loading": "litebert.load",
+    "studies": "reproduce, bench, demo", "trainers": "pretrain, finetune, …", "loading": "litebert.load",
     "fewshot": "litebert.adapt",
-    "inference": "a model that answers", "search": "indexes", "interop": "other people's files", "meta": "episodes",
+    "inference": "predictions", "search": "indexes", "interop": "other file formats", "meta": "episodes",
     "tasks": "one file per task", "data": "files to batches", "tokenizer": "text to ids", "model": "ids to vectors",
-    "train": "the only loop", "measure": "scores, plots, pages", "builtin": "models inside",
+    "train": "the training loop", "measure": "scores, plots, pages", "builtin": "built-in models",
     "device": "device, precision",
-    "checks": "settings", "run_folder": "the folder of a run", "console": "standard error", "files": "atomic writing",
+    "checks": "settings", "run_folder": "the folder of a run", "console": "messages", "files": "atomic writing",
     "errors": "value, rule, remedy",
 }  # fmt: skip
 
