@@ -1,6 +1,7 @@
-"""One picture of what `litebert bench --out` found: throughput, single texts, and how far from the limit each is.
+"""One picture of several runs of `litebert bench --out`: throughput, single texts and the roofline.
 
-python bench/draw_speed.py runs/infer/bench.json runs/pretrain/bench.json --out docs/images/speed-h200.svg
+python bench/draw_speed.py runs/infer/bench.json runs/pretrain/bench.json --out speed.svg
+python bench/draw_speed.py docs/images/speed-h200.json --out docs/images/speed-h200.svg
 """
 
 from __future__ import annotations
@@ -17,20 +18,21 @@ from matplotlib.figure import Figure
 from litebert.measure.plots import COLOURS, colour_of, compact
 
 PANELS = {
-    "encode": "texts to vectors, tokens per second",
-    "pretrain": "steps of pre-training, tokens per second",
-    "finetune": "steps of fine-tuning, tokens per second",
-    "single": "one text to a vector, milliseconds",
+    "encode": "embedding, tokens per second",
+    "pretrain": "pre-training, tokens per second",
+    "finetune": "fine-tuning, tokens per second",
+    "single": "embedding one text, milliseconds",
 }
 INK, QUIET, PALE = (COLOURS[name][0] for name in ("ink", "quiet", "line"))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("found", type=Path, nargs="+", help="bench.json files of one machine")
+    parser.add_argument("results", type=Path, nargs="+", help="bench.json files of one machine, or lists of them")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    runs = [json.loads(path.read_text(encoding="utf-8")) for path in options.found]
+    contents = [json.loads(path.read_text(encoding="utf-8")) for path in options.results]
+    runs = [run for content in contents for run in (content if isinstance(content, list) else [content])]
     rows = [row | {"case": named(row["case"], run)} for run in runs for row in run["rows"]]
     names = list(dict.fromkeys(row["who"] for row in rows))
     figure = Figure(figsize=(11, 5.4), layout="constrained")
@@ -47,7 +49,7 @@ def main() -> None:
 
 
 def named(case: str, run: dict[str, Any]) -> str:
-    """Fine-tuning by the texts, which a case does not tell."""
+    """The case, for fine-tuning with the name of the data set."""
     data = run["settings"]["data"]
     return case if data is None or panel_of(case) != "finetune" else f"{case}, {Path(data).stem}"
 
@@ -68,7 +70,7 @@ def bars(axes: Any, rows: list[dict[str, Any]], names: list[str], figure: str, t
             at += 1
         ticks.append(at - 1 - (len(group) - 1) / 2)
         at += 0.7
-    # the panel's title says what is done already
+    # the panel's title has the kind of work
     axes.set_yticks(ticks, [textwrap.fill(re.sub("^(fine-tuning|pre-training), ", "", case), 22) for case in cases])
     axes.set(ylim=(at - 1.1, -0.6), xlim=(0, most * 1.2), xticks=[])
     tidy(axes, title)
@@ -86,7 +88,7 @@ def roofline(axes: Any, rows: list[dict[str, Any]], names: list[str], runs: list
     axes.grid(axis="y", color=PALE, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.minorticks_off()
-    tidy(axes, "operations per second, under the machine's roof")
+    tidy(axes, "roofline: operations per second")
 
 
 def tidy(axes: Any, title: str) -> None:

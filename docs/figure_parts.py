@@ -1,4 +1,4 @@
-"""What the drawings of figures.py have in common."""
+"""Shared parts of the figures."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def band(axes: Any, xs: Sequence[float], draws: np.ndarray, number: int, name: s
 
 
 def questions(axes: Any) -> None:
-    """What NSP and SOP ask: A and B are neighbours, X is from elsewhere."""
+    """NSP and SOP: A and B are neighbours, X is from another document."""
     axes.axis("off")
     axes.set(xlim=(0, 10), ylim=(6.5, -0.7))
-    rows = ((0, "no question", "A B", ""), (1.6, "NSP", "A B", "follows"), (2.7, "", "A X", "a stranger"),
+    rows = ((0, "no objective", "A B", ""), (1.6, "NSP", "A B", "follows"), (2.7, "", "A X", "random text"),
             (4.3, "SOP", "A B", "in order"), (5.4, "", "B A", "swapped"))  # fmt: skip
     colours = {"A": RUNS[0], "B": RUNS[2], "X": RUNS[1]}
     for y, name, segments, answer in rows:
@@ -70,7 +70,7 @@ def questions(axes: Any) -> None:
 
 
 def sentence(axes: Any, row: int, name: str, tokens: Sequence[str], hidden: Sequence[bool] | np.ndarray) -> None:
-    """One row of three: a sentence in tokens, some of them hidden."""
+    """One row of three: a sentence in tokens, some of them masked."""
     axes.axis("off")
     axes.set(xlim=(-9, 104), ylim=(2.6, -0.6))
     axes.text(-9, row, name, fontsize=9, color=INK, va="center", fontweight="bold")

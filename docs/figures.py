@@ -62,7 +62,7 @@ Drawn = tuple[Any, list[str]]
 
 
 def factorised_embedding() -> Drawn:
-    """What word vectors cost by their size, and how many of their directions the built-in model uses."""
+    """Parameters by embedding size, and the variance explained by the directions of the built-in word vectors."""
     figure, (left, right) = panels(2.9, 1, 1)
     sizes = [32, 64, 128, 256, 512, 768]
     counts = [size_of("word_embeddings", "project", embedding_size=size) / 1e6 for size in sizes]
@@ -72,14 +72,14 @@ def factorised_embedding() -> Drawn:
     words = {"textcoords": "offset points", "fontsize": 8.5, "color": RUNS[0], "va": "top"}
     left.annotate(f"E = 128: {counts[2]:.1f} M", (128, counts[2]), (10, 0), **words)
     left.set(ylim=(0, 27), xticks=[64, 128, 256, 512, 768])
-    titled(left, "cost", "E, the size of a word vector", "parameters, millions")
+    titled(left, "cost", "embedding size E", "parameters, millions")
     legend(left, loc="lower right")
     held, mixed = variance_held()
     for number, (share, name) in enumerate(((held, "built-in model"), (mixed, "columns shuffled"))):
         right.plot(range(1, 129), share, color=RUNS[number], linewidth=1.8, label=name)
     right.set(ylim=(0, 1.02), xlim=(0, 129), xticks=[1, 32, 64, 96, 128])
     percent(right.yaxis)
-    titled(right, "use", "directions kept, strongest first", "share of the variance")
+    titled(right, "use", "principal directions kept", "explained variance")
     legend(right, loc="lower right")
     lines = [f"E = {size}: {count:.2f} M" for size, count in zip(sizes, counts, strict=True)]
     lines.append(f"V × H: {whole:.2f} M")
@@ -91,7 +91,7 @@ def factorised_embedding() -> Drawn:
 
 
 def sharing() -> Drawn:
-    """What four ways of sharing cost, and by how much each pass of the built-in model turns the state of a token."""
+    """Parameters by kind of sharing, and by how much each pass of the built-in model rotates the state of a token."""
     figure, (left, right) = panels(2.9, 1, 1)
     ways = {"all": "all", "ffn": "feed-forward", "attention": "attention", "none": "nothing"}
     counts = [size_of(sharing=way) / 1e6 for way in ways]
@@ -105,16 +105,16 @@ def sharing() -> Drawn:
     angles, moves = turns(24)
     curve(right, range(1, 25), angles, 0)
     right.axvline(12.5, color=QUIET, linewidth=0.9, linestyle=DASHED)
-    right.text(13.2, max(angles), "deeper than\nit was trained", fontsize=8, color=QUIET, va="top")
+    right.text(13.2, max(angles), "beyond the\ntraining depth", fontsize=8, color=QUIET, va="top")
     right.set(ylim=(0, max(angles) * 1.05), xlim=(0, 25), xticks=[1, 3, 6, 9, 12, 15, 18, 21, 24])
-    titled(right, "does it settle?", "pass", "turn of a token's state, degrees")
+    titled(right, "does it converge?", "pass", "rotation of a token's state, degrees")
     lines = [f"shared {name}: {count:.1f} M" for name, count in zip(ways.values(), counts, strict=True)]
     some = (1, 2, 3, 6, 9, 10, 11, 12, 13, 18, 24)
     return figure, lines + [f"pass {n}: {angles[n - 1]:.1f} degrees, {moves[n - 1]:.2f} of its length" for n in some]
 
 
 def sentence_order() -> Drawn:
-    """The questions as pictures, and what the built-in model's head answers about pairs of docs/passages.txt."""
+    """NSP and SOP as diagrams, and the SOP predictions of the built-in model for docs/passages.txt."""
     figure, (left, right) = panels(3.0, 1, 1.15)
     questions(left)
     said = orders_at([12])[0]  # (passages, cuts, 2)
@@ -127,20 +127,20 @@ def sentence_order() -> Drawn:
     right.set(xlim=(-0.03, 1.03), ylim=(1.5, -0.5))
     right.grid(visible=False)
     percent(right.xaxis)
-    titled(right, "the built-in model's answers", "how likely it calls them in order")
+    titled(right, "SOP head of the built-in model", "probability of 'in order'")
     correct, sure = is_right(said), np.maximum(said, 1 - said) > 0.9
     of_passage = correct.mean((1, 2))
     return figure, [
-        f"{correct.size} questions, {correct.mean():.3f} right, "
+        f"{correct.size} pairs, accuracy {correct.mean():.3f}, "
         f"standard error over {len(of_passage)} passages {of_passage.std(ddof=1) / math.sqrt(len(of_passage)):.3f}",
         f"in order {correct[..., 0].mean():.3f}, swapped {correct[..., 1].mean():.3f}",
         f"cut after sentence 2 and 4: {correct.mean((0, 2)).round(3).tolist()}",
-        f"surer than 90 % in {sure.mean():.3f} of them, of which {correct[sure].mean():.3f} right",
+        f"confidence above 0.9 for {sure.mean():.3f} of them, accuracy there {correct[sure].mean():.3f}",
     ]
 
 
 def ngram_masking() -> Drawn:
-    """A sentence hidden in three ways, how long hidden runs are, and how many tokens are found."""
+    """A sentence masked in three ways, lengths of masked runs, and MLM accuracy."""
     kinds: tuple[MaskUnit, ...] = ("token", "word", "ngram")
     figure, (top, left, right) = panels(3.9, 1.15, 1, above=1.2)
     for row, kind in enumerate(kinds):
@@ -152,12 +152,12 @@ def ngram_masking() -> Drawn:
     shares = {rate: [counts[n] / counts.total() for n in (1, 2, 3)] + [sum(counts[n] for n in counts if n > 3) /
               counts.total()] for rate, counts in runs.items()}  # fmt: skip
     for place, (name, values) in enumerate(
-        {"p(n) ∝ 1/n": [*wanted, 0], "2 % hidden": shares[0.02], "15 % hidden": shares[0.15]}.items()
+        {"p(n) ∝ 1/n": [*wanted, 0], "2 % masked": shares[0.02], "15 % masked": shares[0.15]}.items()
     ):
         left.bar(np.arange(4) + 0.27 * (place - 1), values, 0.25, color=[QUIET, RUNS[2], RUNS[0]][place], label=name)
     left.set_xticks(range(4), ["1", "2", "3", "more"])
     percent(left.yaxis)
-    titled(left, "hidden runs", "words in a row")
+    titled(left, "masked runs", "words in a row")
     legend(left)
     found = {kind: found_after([12], kind, 6) for kind in kinds}
     right.bar(range(3), [share[0] for share, _ in found.values()], 0.55, color=RUNS[0])
@@ -166,17 +166,17 @@ def ngram_masking() -> Drawn:
     right.set_xticks(range(3), kinds)
     right.set_ylim(0, 0.75)
     percent(right.yaxis)
-    titled(right, "found by the built-in model, 15 % hidden")
+    titled(right, "MLM accuracy of the built-in model, 15 % masked")
     lines = [f"p(n): {wanted.round(3).tolist()}, mean {wanted @ np.arange(1, 4):.3f} words"]
     for rate, counts in runs.items():
         mean = sum(n * count for n, count in counts.items()) / counts.total()
-        lines.append(f"{rate:.0%} hidden: 1, 2, 3, more {np.round(shares[rate], 3).tolist()}, mean {mean:.3f} words, "
+        lines.append(f"{rate:.0%} masked: 1, 2, 3, more {np.round(shares[rate], 3).tolist()}, mean {mean:.3f} words, "
                      f"{counts.total()} runs")  # fmt: skip
-    return figure, lines + [f"{kind}: {share[0]:.3f} of {count} found" for kind, (share, count) in found.items()]
+    return figure, lines + [f"{kind}: accuracy {share[0]:.3f} of {count}" for kind, (share, count) in found.items()]
 
 
 def lamb() -> Drawn:
-    """How far steps of three optimizers move each matrix, and the loss by the rate: many trainings of seconds."""
+    """Relative updates of three optimizers, and the loss by learning rate: many trainings of seconds."""
     figure, (left, right) = panels(3.1, 1, 1.2)
     names: tuple[OptimizerName, ...] = ("adamw", "lamb", "muon")
     rates, seeds, tiny = [1e-3, 3e-3, 1e-2, 3e-2, 1e-1], (0, 1, 2), TinyTraining()
@@ -193,7 +193,7 @@ def lamb() -> Drawn:
         ends = sorted(steps.items(), key=lambda pair: pair[1])
         lines += [
             f"{name}: loss by rate {dict(zip(rates, losses.mean(1).round(2).tolist(), strict=True))}",
-            f"  steps at {rates[best]} over rate and length: "
+            f"  relative updates at {rates[best]}: "
             + ", ".join(f"{part} {moved:.2f}" for part, moved in (ends[0], ends[-1])),
         ]
     left.set_yscale("log")
@@ -201,47 +201,47 @@ def lamb() -> Drawn:
     left.minorticks_off()
     left.set(xlim=(-0.5, 2.5), ylim=(0.4, 10))
     left.set_xticks(range(3), ["AdamW", "LAMB", "Muon"])
-    titled(left, "a step, by matrix", "", "‖step‖ / (rate × ‖matrix‖)")
+    titled(left, "relative update, by matrix", "", "‖update‖ / (learning rate × ‖matrix‖)")
     right.axhline(tiny.by_frequency, color=QUIET, linewidth=0.9, linestyle=DASHED)
     lines.append(f"word frequencies alone: {tiny.by_frequency:.2f}")
     right.set_xscale("log")
     right.set_xticks(rates, [f"{rate:g}" for rate in rates])
     right.minorticks_off()
-    titled(right, "after 150 steps", "rate", "loss on held-out text")
+    titled(right, "after 150 steps", "learning rate", "held-out loss")
     legend(right)
     return figure, lines
 
 
 def depth() -> Drawn:
-    """What the built-in model knows after each pass: hidden words, sentence order, and the queue of a message."""
+    """Accuracy of the built-in model after each pass: MLM, SOP and few-shot classification of messages."""
     figure, (left, right) = panels(3.0, 1, 1)
     depths = [*range(1, 13), 15, 18]
     found, hidden = found_after(depths, "token", 4)
     ordered = is_right(orders_at(depths)).mean((1, 2, 3))
     told = queues_after(depths[:12], 8, 10)
-    curve(left, depths, found, 0, "hidden tokens")
-    curve(left, depths, ordered, 1, "sentence order")
+    curve(left, depths, found, 0, "MLM")
+    curve(left, depths, ordered, 1, "SOP")
     left.axvline(12.5, color=QUIET, linewidth=0.9, linestyle=DASHED)
     left.set(ylim=(0, 1), xlim=(0, 19), xticks=[1, 3, 6, 9, 12, 15, 18])
     percent(left.yaxis)
-    titled(left, "what it was trained for", "passes", "right answers")
+    titled(left, "pre-training objectives", "passes", "accuracy")
     legend(left)
-    band(right, depths[:12], told, 2, "queue of a message")
+    band(right, depths[:12], told, 2, "class of a message")
     right.axhline(1 / 6, color=QUIET, linewidth=0.9, linestyle=DASHED)
     right.set(xlim=(0, 13), ylim=(0, 0.65), xticks=[1, 3, 6, 9, 12])
     percent(right.yaxis)
-    titled(right, "what else is in its states", "passes", "right answers")
+    titled(right, "few-shot classification", "passes", "accuracy")
     legend(right, loc="upper left")
     return figure, [
-        f"hidden tokens ({hidden}): {dict(zip(depths, found.round(3).tolist(), strict=True))}",
-        f"order: {dict(zip(depths, ordered.round(3).tolist(), strict=True))}",
-        f"queues: {dict(zip(depths, told.mean(1).round(3).tolist(), strict=False))}",
+        f"MLM ({hidden} tokens): {dict(zip(depths, found.round(3).tolist(), strict=True))}",
+        f"SOP: {dict(zip(depths, ordered.round(3).tolist(), strict=True))}",
+        f"classes: {dict(zip(depths, told.mean(1).round(3).tolist(), strict=False))}",
         f"  standard deviation over draws: {told.std(1, ddof=1).round(3).tolist()}",
     ]
 
 
 def early_exit() -> Drawn:
-    """What a student that answers early gives up: agreement and accuracy by the passes it takes."""
+    """Early exit of an elastic student: agreement and accuracy by the number of passes."""
     with tempfile.TemporaryDirectory() as folder:
         said, depths, truth = elastic_scores(Path(folder))
     figure, (left, right) = panels(3.0, 1, 1)
@@ -251,25 +251,27 @@ def early_exit() -> Drawn:
     sure = (likely / likely.sum(-1, keepdims=True)).max(-1)
     agree = (said.argmax(-1) == said[-1].argmax(-1)).mean(1)
     left.plot([one.passes for one in exits], [one.agreement for one in exits], color=RUNS[0], linewidth=1.8,
-              label="easy texts stop early")  # fmt: skip
-    left.plot(depths, agree, "D", color=RUNS[1], markersize=5, label="all texts stop alike")
+              label="early exit")  # fmt: skip
+    left.plot(depths, agree, "D", color=RUNS[1], markersize=5, label="fixed depth")
     left.set(xlim=(depths[0] - 0.5, depths[-1] + 0.5), xticks=depths)
     percent(left.yaxis)
-    titled(left, "same answer as after all passes", "passes, the mean")
+    titled(left, "agreement with all passes", "mean number of passes")
     legend(left, loc="lower right")
     for number, depth in enumerate(depths[:-1]):
         right.plot(np.sort(sure[number]), np.linspace(0, 1, len(truth)), color=RUNS[number + 2], linewidth=1.8,
                    label=f"after {depth} passes")  # fmt: skip
     percent(right.yaxis)
     percent(right.xaxis)
-    titled(right, "how sure it is", "likeliest class", "texts that are less sure")
+    titled(right, "confidence", "probability of the top class", "texts below")
     legend(right)
     lines = [f"accuracy after {depths}: {fixed.round(3).tolist()}, same as the last: {agree.round(3).tolist()}"]
-    return figure, lines + [f"sure {e.sure:.3f}: {e.passes:.2f} passes, {e.agreement:.3f} the same" for e in exits[::4]]
+    return figure, lines + [
+        f"confidence {e.sure:.3f}: {e.passes:.2f} passes, agreement {e.agreement:.3f}" for e in exits[::4]
+    ]
 
 
 def few_shot() -> Drawn:
-    """Accuracy on support messages by the number of examples of each queue."""
+    """Accuracy on support messages by the number of examples per class."""
     figure, (axes,) = panels(3.0, 1)
     shots = [1, 2, 4, 8, 16]
     ours, bags = few_shot_scores(shots, 8, 120)
@@ -281,7 +283,7 @@ def few_shot() -> Drawn:
     axes.minorticks_off()
     axes.set_ylim(0, 0.8)
     percent(axes.yaxis)
-    titled(axes, "six queues, 120 messages asked", "examples of each queue", "right answers")
+    titled(axes, "six classes, 120 test messages", "examples per class", "accuracy")
     legend(axes, loc="upper left")
     return figure, [
         f"{count} of each: adapt {ours[row].mean():.3f} ± {ours[row].std(ddof=1):.3f}, "
