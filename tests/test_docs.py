@@ -195,7 +195,7 @@ def test_the_records_of_the_api_page_are_those_of_the_tasks() -> None:
         mask.MaskOutput,
     ]  # fmt: skip
     text = (DOCS / "api.md").read_text(encoding="utf-8")
-    section = text[text.index("### What goes in, what comes out") : text.index("## A handful of examples")]
+    section = text[text.index("### Inputs and outputs") : text.index("## Few-shot learning")]
     rows = re.findall(r"^\| `(\w+)`.*\| ([^|]*) \|$", section, flags=re.MULTILINE)
     assert len(rows) == len(outputs)
     for (task, told), output in zip(rows, outputs, strict=True):
