@@ -1,4 +1,4 @@
-"""Trainings of seconds that figures of docs/ideas need: a student that answers early, and three optimizers.
+"""Trainings of seconds for the figures of docs/ideas: an elastic student, and three optimizers.
 
 Everything is seeded. Shapes: N texts, C classes.
 """
@@ -32,19 +32,21 @@ from litebert.train.loop import Step, train
 from litebert.train.optimizers import OPTIMIZERS, warmup_linear
 from litebert.train.settings import OptimizerName
 
-LIKED = ["lovely", "great", "warm", "kind", "bright", "clever", "funny", "gentle", "honest", "perfect"]
-DISLIKED = ["boring", "cold", "rude", "dull", "noisy", "slow", "ugly", "lazy", "bitter", "broken"]
-BESIDES = ["the", "film", "and", "it", "was", "a", "rather", "very", "with", "quite", "story"]
+POSITIVE_WORDS = ["lovely", "great", "warm", "kind", "bright", "clever", "funny", "gentle", "honest", "perfect"]
+NEGATIVE_WORDS = ["boring", "cold", "rude", "dull", "noisy", "slow", "ugly", "lazy", "bitter", "broken"]
+NEUTRAL_WORDS = ["the", "film", "and", "it", "was", "a", "rather", "very", "with", "quite", "story"]
 
 
 def reviews(count: int, seed: int) -> list[tuple[str, str]]:
-    """Made-up reviews of nine judgements among other words, and what the reviewer says in the end: mostly, but not
-    always, what there is more of. Nine to none is clear, five to four is nearly a coin."""
+    """Synthetic reviews of nine judgements among neutral words, with the verdict: mostly, but not always, the majority.
+    Nine to none is clear, five to four is nearly chance."""
     rng, found = random.Random(seed), []
     for _ in range(count):
         liked = rng.randint(0, 9)
-        words = [rng.choice(LIKED) for _ in range(liked)] + [rng.choice(DISLIKED) for _ in range(9 - liked)]
-        words += [rng.choice(BESIDES) for _ in range(6)]
+        words = [rng.choice(POSITIVE_WORDS) for _ in range(liked)] + [
+            rng.choice(NEGATIVE_WORDS) for _ in range(9 - liked)
+        ]
+        words += [rng.choice(NEUTRAL_WORDS) for _ in range(6)]
         rng.shuffle(words)
         likes = rng.random() < 1 / (1 + math.exp(9 / 2 - liked))
         found.append((" ".join(words), "liked" if likes else "disliked"))
@@ -52,8 +54,8 @@ def reviews(count: int, seed: int) -> list[tuple[str, str]]:
 
 
 def elastic_scores(folder: Path) -> tuple[np.ndarray, list[int], list[int]]:
-    """What a tiny student that was taught to answer early says of 500 new reviews after each quarter of its passes,
-    (depths, N, C); those depths; and the right answers."""
+    """Scores of a tiny elastic student for 500 new reviews after each quarter of its passes, (depths, N, C); those
+    depths; and the true classes."""
     rows, asked = reviews(2000, 0), reviews(500, 1)
     with (folder / "reviews.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("text", "label"), *rows])
@@ -80,7 +82,7 @@ def elastic_scores(folder: Path) -> tuple[np.ndarray, list[int], list[int]]:
 
 
 class TinyTraining:
-    """Masked tokens of made-up orders, learned by three passes of 64 from nothing."""
+    """MLM on synthetic orders with three passes of hidden size 64, from scratch."""
 
     STEPS, BATCH, TEXTS, HELD_OUT = 150, 32, 2000, 8  # every eighth text
 
@@ -96,8 +98,8 @@ class TinyTraining:
         self.examples = [one for number, one in enumerate(examples) if number % self.HELD_OUT]
 
     @property
-    def by_frequency(self) -> float:
-        """The loss of who knows only how frequent each token is."""
+    def unigram_loss(self) -> float:
+        """The loss of a model that knows only word frequencies."""
         return unigram_entropy([np.array([number for one in self.examples for number in one.sequences[0].ids[1:-1]])])
 
     def _hidden(self, examples: Sequence[Example], seed: int) -> tuple[Batch, Tensor]:

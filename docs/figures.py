@@ -21,16 +21,16 @@ from typing import Any
 import numpy as np
 from figure_data import (
     built_in,
+    class_accuracy,
+    explained_variance,
     few_shot_scores,
-    found_after,
-    hidden_in,
-    is_right,
-    orders_at,
-    queues_after,
+    is_correct,
+    mask_texts,
+    mlm_accuracy,
+    order_probabilities,
+    parameter_count,
+    rotations,
     run_lengths,
-    size_of,
-    turns,
-    variance_held,
 )
 from figure_parts import (
     DASHED,
@@ -65,7 +65,7 @@ def factorised_embedding() -> Drawn:
     """Parameters by embedding size, and the variance explained by the directions of the built-in word vectors."""
     figure, (left, right) = panels(2.9, 1, 1)
     sizes = [32, 64, 128, 256, 512, 768]
-    counts = [size_of("word_embeddings", "project", embedding_size=size) / 1e6 for size in sizes]
+    counts = [parameter_count("word_embeddings", "project", embedding_size=size) / 1e6 for size in sizes]
     whole = 30_000 * 768 / 1e6  # BERT's table, which needs no map behind it
     curve(left, sizes, counts, 0, "V × E + E × H")
     left.axhline(whole, color=RUNS[1], linewidth=1.4, linestyle=DASHED, label="V × H, as in BERT")
@@ -74,7 +74,7 @@ def factorised_embedding() -> Drawn:
     left.set(ylim=(0, 27), xticks=[64, 128, 256, 512, 768])
     titled(left, "cost", "embedding size E", "parameters, millions")
     legend(left, loc="lower right")
-    held, mixed = variance_held()
+    held, mixed = explained_variance()
     for number, (share, name) in enumerate(((held, "built-in model"), (mixed, "columns shuffled"))):
         right.plot(range(1, 129), share, color=RUNS[number], linewidth=1.8, label=name)
     right.set(ylim=(0, 1.02), xlim=(0, 129), xticks=[1, 32, 64, 96, 128])
@@ -94,7 +94,7 @@ def sharing() -> Drawn:
     """Parameters by kind of sharing, and by how much each pass of the built-in model rotates the state of a token."""
     figure, (left, right) = panels(2.9, 1, 1)
     ways = {"all": "all", "ffn": "feed-forward", "attention": "attention", "none": "nothing"}
-    counts = [size_of(sharing=way) / 1e6 for way in ways]
+    counts = [parameter_count(sharing=way) / 1e6 for way in ways]
     left.barh(range(4), counts, color=RUNS[0], height=0.6)
     for y, count in enumerate(counts):
         left.text(count + 1.5, y, f"{count:.1f} M", va="center", fontsize=8.5, color=INK)
@@ -102,7 +102,7 @@ def sharing() -> Drawn:
     left.set(xlim=(0, 108), ylim=(3.6, -0.6))
     left.grid(visible=False)
     titled(left, "what is shared", "parameters of the base encoder, millions")
-    angles, moves = turns(24)
+    angles, moves = rotations(24)
     curve(right, range(1, 25), angles, 0)
     right.axvline(12.5, color=QUIET, linewidth=0.9, linestyle=DASHED)
     right.text(13.2, max(angles), "beyond the\ntraining depth", fontsize=8, color=QUIET, va="top")
@@ -117,7 +117,7 @@ def sentence_order() -> Drawn:
     """NSP and SOP as diagrams, and the SOP predictions of the built-in model for docs/passages.txt."""
     figure, (left, right) = panels(3.0, 1, 1.15)
     questions(left)
-    said = orders_at([12])[0]  # (passages, cuts, 2)
+    said = order_probabilities([12])[0]  # (passages, cuts, 2)
     jitter = np.random.default_rng(0).uniform(-0.3, 0.3, said.shape)
     dots = {"alpha": 0.45, "markersize": 4.5, "markeredgewidth": 0}
     for kind, colour in ((0, RUNS[2]), (1, RUNS[1])):
@@ -128,7 +128,7 @@ def sentence_order() -> Drawn:
     right.grid(visible=False)
     percent(right.xaxis)
     titled(right, "SOP head of the built-in model", "probability of 'in order'")
-    correct, sure = is_right(said), np.maximum(said, 1 - said) > 0.9
+    correct, sure = is_correct(said), np.maximum(said, 1 - said) > 0.9
     of_passage = correct.mean((1, 2))
     return figure, [
         f"{correct.size} pairs, accuracy {correct.mean():.3f}, "
@@ -144,7 +144,7 @@ def ngram_masking() -> Drawn:
     kinds: tuple[MaskUnit, ...] = ("token", "word", "ngram")
     figure, (top, left, right) = panels(3.9, 1.15, 1, above=1.2)
     for row, kind in enumerate(kinds):
-        batch, hidden, _ = hidden_in([EXAMPLE], kind, EXAMPLE_SEED, 0.3)
+        batch, hidden, _ = mask_texts([EXAMPLE], kind, EXAMPLE_SEED, 0.3)
         tokens = [built_in().tokenizer.token(int(number)) for number in batch.input_ids[0, 1:-1]]
         sentence(top, row, kind, tokens, hidden[0, 1:-1])
     wanted = Masking("ngram").lengths
@@ -159,14 +159,14 @@ def ngram_masking() -> Drawn:
     percent(left.yaxis)
     titled(left, "masked runs", "words in a row")
     legend(left)
-    found = {kind: found_after([12], kind, 6) for kind in kinds}
+    found = {kind: mlm_accuracy([12], kind, 6) for kind in kinds}
     right.bar(range(3), [share[0] for share, _ in found.values()], 0.55, color=RUNS[0])
     for x, (share, _) in enumerate(found.values()):
         right.text(x, share[0] + 0.01, f"{share[0]:.1%}", ha="center", fontsize=8.5, color=INK)
     right.set_xticks(range(3), kinds)
     right.set_ylim(0, 0.75)
     percent(right.yaxis)
-    titled(right, "MLM accuracy of the built-in model, 15 % masked")
+    titled(right, "MLM accuracy, 15 % masked")
     lines = [f"p(n): {wanted.round(3).tolist()}, mean {wanted @ np.arange(1, 4):.3f} words"]
     for rate, counts in runs.items():
         mean = sum(n * count for n, count in counts.items()) / counts.total()
@@ -202,8 +202,8 @@ def lamb() -> Drawn:
     left.set(xlim=(-0.5, 2.5), ylim=(0.4, 10))
     left.set_xticks(range(3), ["AdamW", "LAMB", "Muon"])
     titled(left, "relative update, by matrix", "", "‖update‖ / (learning rate × ‖matrix‖)")
-    right.axhline(tiny.by_frequency, color=QUIET, linewidth=0.9, linestyle=DASHED)
-    lines.append(f"word frequencies alone: {tiny.by_frequency:.2f}")
+    right.axhline(tiny.unigram_loss, color=QUIET, linewidth=0.9, linestyle=DASHED)
+    lines.append(f"word frequencies alone: {tiny.unigram_loss:.2f}")
     right.set_xscale("log")
     right.set_xticks(rates, [f"{rate:g}" for rate in rates])
     right.minorticks_off()
@@ -216,9 +216,9 @@ def depth() -> Drawn:
     """Accuracy of the built-in model after each pass: MLM, SOP and few-shot classification of messages."""
     figure, (left, right) = panels(3.0, 1, 1)
     depths = [*range(1, 13), 15, 18]
-    found, hidden = found_after(depths, "token", 4)
-    ordered = is_right(orders_at(depths)).mean((1, 2, 3))
-    told = queues_after(depths[:12], 8, 10)
+    found, hidden = mlm_accuracy(depths, "token", 4)
+    ordered = is_correct(order_probabilities(depths)).mean((1, 2, 3))
+    told = class_accuracy(depths[:12], 8, 10)
     curve(left, depths, found, 0, "MLM")
     curve(left, depths, ordered, 1, "SOP")
     left.axvline(12.5, color=QUIET, linewidth=0.9, linestyle=DASHED)

@@ -85,7 +85,7 @@ def test_every_chapter_has_a_figure_that_is_there_and_small(path: Path, figures:
 
 
 class MadeUpTraining:
-    by_frequency = 4.5
+    unigram_loss = 4.5
 
     def __call__(self, name: str, rate: float, seed: int) -> tuple[float, dict[str, float]]:
         return (math.nan, {}) if rate > 0.05 else (4 - rate, {"a": 0.5, "b": 2.0})
@@ -96,10 +96,10 @@ def made_up() -> dict[str, object]:
     rng = np.random.default_rng(0)
     said = rng.normal(size=(4, 30, 6)) * np.arange(1, 5)[:, None, None]
     return {
-        "turns": lambda deepest: (list(rng.uniform(5, 40, deepest)), list(rng.uniform(0, 1, deepest))),
-        "orders_at": lambda depths, cuts=(): rng.uniform(size=(len(depths), 30, 5, 2)),
-        "found_after": lambda depths, kind, seeds: (rng.uniform(size=len(depths)), 100),
-        "queues_after": lambda depths, shots, draws: rng.uniform(size=(len(depths), draws)),
+        "rotations": lambda deepest: (list(rng.uniform(5, 40, deepest)), list(rng.uniform(0, 1, deepest))),
+        "order_probabilities": lambda depths, cuts=(): rng.uniform(size=(len(depths), 30, 5, 2)),
+        "mlm_accuracy": lambda depths, kind, seeds: (rng.uniform(size=len(depths)), 100),
+        "class_accuracy": lambda depths, shots, draws: rng.uniform(size=(len(depths), draws)),
         "few_shot_scores": lambda shots, draws, asked: rng.uniform(size=(2, len(shots), draws)),
         "elastic_scores": lambda folder: (said, [3, 6, 9, 12], [0] * 30),
         "TinyTraining": MadeUpTraining,
