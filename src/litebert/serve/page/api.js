@@ -1,8 +1,8 @@
-// Talking to the server this page came from, and to nobody else.
+// Requests to the server of this page.
 
 import { apiKey, keepApiKey } from "./storage.js";
 
-/** What went wrong. `status` 0: no answer came. */
+/** A failed request; `status` 0 means that there was no response. */
 export class Failure extends Error {
   constructor(status, message, retryAfter = null) {
     super(message);
@@ -11,25 +11,25 @@ export class Failure extends Error {
   }
 }
 
-let keyWanted = null; // shared by all requests that wait for a key
+let pendingKey = null; // shared by all requests that wait for an API key
 
-/** Who asks for the key: called with whether one was refused, gives a promise of the key. */
+/** `ask(refused)` asks the user for an API key and returns a promise of it; `refused`: the last one was rejected. */
 export const keyAsker = { ask: null };
 
-async function key(refused) {
-  keyWanted ??= keyAsker.ask(refused).finally(() => (keyWanted = null));
-  keepApiKey(await keyWanted);
+async function requestKey(refused) {
+  pendingKey ??= keyAsker.ask(refused).finally(() => (pendingKey = null));
+  keepApiKey(await pendingKey);
 }
 
 async function send(path, { method, body, signal }) {
   for (;;) {
-    const given = apiKey();
+    const sentKey = apiKey();
     const headers = {};
     if (body !== undefined) headers["Content-Type"] = "application/json";
-    if (given) headers.Authorization = `Bearer ${given}`;
-    let answer;
+    if (sentKey) headers.Authorization = `Bearer ${sentKey}`;
+    let response;
     try {
-      answer = await fetch(path, {
+      response = await fetch(path, {
         method,
         headers,
         signal,
@@ -39,42 +39,42 @@ async function send(path, { method, body, signal }) {
       if (error.name === "AbortError") throw error;
       throw new Failure(0, "");
     }
-    if (answer.ok) return answer;
-    if (answer.status !== 401) throw await failureOf(answer);
-    if (given === apiKey()) await key(Boolean(given)); // else another request has got a new one meanwhile
+    if (response.ok) return response;
+    if (response.status !== 401) throw await failureOf(response);
+    if (sentKey === apiKey()) await requestKey(Boolean(sentKey)); // else another request has got a new key meanwhile
   }
 }
 
-async function failureOf(answer) {
+async function failureOf(response) {
   let message = "";
   try {
-    message = (await answer.json()).error?.message ?? "";
+    message = (await response.json()).error?.message ?? "";
   } catch {
-    // not ours: a proxy's page, say
+    // not JSON, such as the error page of a proxy
   }
-  return new Failure(answer.status, message, Number(answer.headers.get("Retry-After")) || null);
+  return new Failure(response.status, message, Number(response.headers.get("Retry-After")) || null);
 }
 
 export async function get(path, signal) {
   return (await send(path, { method: "GET", signal })).json();
 }
 
-const LONGEST_SHOWN = 4000;
-let posted = null;
+const MAX_COMMAND_CHARACTERS = 4000;
+let lastRequest = null;
 
-/** The last question: its path and its body. */
-export const lastPosted = () => posted;
+/** Path and body of the last POST request. */
+export const lastPosted = () => lastRequest;
 
-/** A question as a command for a shell; "" where it would be too long to read. */
+/** A request as a curl command; "" if it would be too long to read. */
 export function asCommand({ path, body }) {
-  const data = JSON.stringify(body).replaceAll("'", "'\\''"); // as a shell wants it between quotes
+  const data = JSON.stringify(body).replaceAll("'", "'\\''"); // escaped for single quotes in a shell
   const key = apiKey() ? ` -H "Authorization: Bearer $LITEBERT_KEY"` : "";
   const address = new URL(path, document.baseURI).href;
-  return data.length > LONGEST_SHOWN ? "" : `curl ${address} -H 'Content-Type: application/json'${key} -d '${data}'`;
+  return data.length > MAX_COMMAND_CHARACTERS ? "" : `curl ${address} -H 'Content-Type: application/json'${key} -d '${data}'`;
 }
 
 export async function post(path, body, signal) {
-  posted = { path, body };
+  lastRequest = { path, body };
   return (await send(path, { method: "POST", body, signal })).json();
 }
 

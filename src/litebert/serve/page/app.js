@@ -1,4 +1,4 @@
-// The page: tabs at the side, one panel each.
+// The application: a list of tabs with one panel each.
 
 import { keyAsker } from "./api.js";
 import { el, fill, roving } from "./dom.js";
@@ -19,9 +19,9 @@ import { results, worker } from "./widgets.js";
 
 const TABS = [fillTab, classify, tag, answer, translate, similar, teach, inside, runs];
 const BEFORE_GAP = new Set(["similar", "teach"]); // tabs that end a group
-const sideways = matchMedia("(max-width: 859px)"); // where the tabs stand above, in a row
+const narrow = matchMedia("(max-width: 859px)"); // the tabs are a row at the top
 
-function tabOf(tab) {
+function tabButton(tab) {
   return el(
     "button",
     {
@@ -39,7 +39,7 @@ function tabOf(tab) {
   );
 }
 
-function panelOf(tab) {
+function tabPanel(tab) {
   return el("section", {
     class: "panel",
     role: "tabpanel",
@@ -49,42 +49,42 @@ function panelOf(tab) {
   });
 }
 
-/** Tabs and their panels. The address says which one is shown, so that it can be linked to and gone back to. */
+/** Tabs and their panels. The URL fragment selects the panel, for links and the back button. */
 function tabbed(main) {
-  const list = el("div", { class: "tabs", role: "tablist", label: "tabs" }, TABS.map(tabOf));
+  const list = el("div", { class: "tabs", role: "tablist", label: "tabs" }, TABS.map(tabButton));
   const built = new Map();
   for (const tab of TABS) {
-    const panel = panelOf(tab);
+    const panel = tabPanel(tab);
     main.append(panel);
     built.set(tab.id, { panel, life: tab.build(panel) ?? {}, node: list.querySelector(`#tab-${tab.id}`) });
   }
   const settle = roving(list, ".tab", { moved: (node) => node.click() });
   let current = null;
 
-  const name = () => (document.title = `${built.get(current).node.textContent} · litebert`);
+  const updateTitle = () => (document.title = `${built.get(current).node.textContent} · litebert`);
   function show() {
     const wanted = location.hash.slice(1);
     const id = built.has(wanted) ? wanted : TABS[0].id;
     if (id === current) return;
     built.get(current)?.life.hidden?.();
     current = id;
-    for (const [one, { panel, node }] of built) {
-      panel.hidden = one !== id;
-      node.setAttribute("aria-selected", String(one === id));
+    for (const [other, { panel, node }] of built) {
+      panel.hidden = other !== id;
+      node.setAttribute("aria-selected", String(other === id));
     }
     const { node, life } = built.get(id);
     settle(node);
-    if (sideways.matches) node.scrollIntoView({ block: "nearest", inline: "center" });
-    name();
+    if (narrow.matches) node.scrollIntoView({ block: "nearest", inline: "center" });
+    updateTitle();
     window.scrollTo(0, 0);
     life.shown?.();
   }
 
-  const turn = () => list.setAttribute("aria-orientation", sideways.matches ? "horizontal" : "vertical");
-  sideways.addEventListener("change", turn);
-  turn();
+  const updateOrientation = () => list.setAttribute("aria-orientation", narrow.matches ? "horizontal" : "vertical");
+  narrow.addEventListener("change", updateOrientation);
+  updateOrientation();
   window.addEventListener("hashchange", show);
-  document.addEventListener("language", name);
+  document.addEventListener("language", updateTitle);
   return { list, show };
 }
 

@@ -1,12 +1,12 @@
-// Making nodes. Texts of users only ever become text nodes.
+// Creating DOM nodes. Text from users only becomes text nodes.
 
 import { say, words } from "./language.js";
 
 const DIRECT = new Set(["value", "checked", "disabled", "hidden", "tabIndex", "htmlFor", "className"]);
 
 /**
- * A node. `say`, `label`, `title`, `placeholder`: a key of strings.js, or [key, values]; `text`: words as they are;
- * `on`: listeners; `style`: custom properties; all else is an attribute.
+ * Create a node. `say`, `label`, `title`, `placeholder`: a key of strings.js, or [key, values]; `text`: literal text;
+ * `on`: listeners; `style`: custom properties; anything else is an attribute.
  */
 export function el(tag, settings = {}, ...children) {
   const node = document.createElement(tag);
@@ -24,7 +24,7 @@ function set(node, name, value) {
     say(node, key, values, name === "say" ? "text" : name);
   } else if (name === "on")
     for (const [event, listener] of Object.entries(value)) node.addEventListener(event, listener);
-  else if (name === "style") for (const [key, one] of Object.entries(value)) node.style.setProperty(key, one);
+  else if (name === "style") for (const [key, property] of Object.entries(value)) node.style.setProperty(key, property);
   else if (DIRECT.has(name)) node[name] = value;
   else node.setAttribute(name, value === true ? "" : value);
 }
@@ -38,15 +38,15 @@ export function svg(tag, attributes = {}, ...children) {
   return node;
 }
 
-let numbers = 0;
-export const newId = (name) => `${name}-${++numbers}`;
+let idCount = 0;
+export const newId = (name) => `${name}-${++idCount}`;
 
 export function fill(node, ...children) {
   node.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
   return node;
 }
 
-/** Said by screen readers, seen by nobody. */
+/** Announce a message to screen readers. */
 export function announce(key, values) {
   document.getElementById("announcer").textContent = words(key, values);
 }
@@ -58,7 +58,7 @@ export const percent = (share) => {
   return `${hundredths.toFixed(hundredths >= 99.95 || hundredths === 0 ? 0 : 1)} %`;
 };
 
-/** Python counts characters, JavaScript counts halves of some: slices by Python's count. */
+/** Slices by code points, like Python's; JavaScript counts UTF-16 code units. */
 export function characters(text) {
   const all = Array.from(text);
   return { length: all.length, slice: (start, end) => all.slice(start, end).join("") };
@@ -71,8 +71,8 @@ export const linesOf = (text) =>
     .filter(Boolean);
 
 /**
- * One tab stop for many: arrow keys, Home and End move the focus among what `selector` finds.
- * `columns()` makes it a grid; `moved` hears who has the focus.
+ * Roving tabindex: one tab stop; arrow keys, Home and End move the focus among the elements of `selector`.
+ * With `columns()` they form a grid; `moved` is called with the focused element.
  */
 export function roving(container, selector, { columns = () => 0, moved = () => {} } = {}) {
   const items = () => [...container.querySelectorAll(selector)];

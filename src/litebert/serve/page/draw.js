@@ -1,4 +1,4 @@
-// Drawing: squares of attention on canvas, curves as SVG.
+// Drawing attention maps on canvases and curves as SVG.
 
 import { el, svg } from "./dom.js";
 
@@ -6,18 +6,18 @@ import { el, svg } from "./dom.js";
 function accent() {
   const probe = el("span", { class: "accent-probe" });
   document.body.append(probe);
-  const found = getComputedStyle(probe)
+  const channels = getComputedStyle(probe)
     .color.match(/\d+(\.\d+)?/g)
     .slice(0, 3)
     .map(Number);
   probe.remove();
-  return found;
+  return channels;
 }
 
 const DEEP_FROM = 0.6;
 
-/** How much of the accent the ground of a text has, for 0 to 1. What lies between pale and deep is left out: neither dark
- * nor light letters could be read well on it, in either theme. */
+/** Background shade of a text for a value from 0 to 1. Medium shades are skipped: neither dark nor light text has
+ * enough contrast on them, in either theme. */
 export function heatOf(node, value) {
   const deep = value >= DEEP_FROM;
   const part = deep ? 0.85 + (0.15 * (value - DEEP_FROM)) / (1 - DEEP_FROM) : (0.5 * value) / DEEP_FROM;
@@ -26,7 +26,7 @@ export function heatOf(node, value) {
   return node;
 }
 
-/** Shares from 0 to 1 on canvases, one pixel each; small ones are lifted so that they can be seen. */
+/** Attention weights from 0 to 1 on canvases, one pixel each; the square root makes small ones visible. */
 export function drawSquares(pairs) {
   const [red, green, blue] = accent();
   for (const [canvas, rows] of pairs) {
@@ -57,18 +57,18 @@ export function short(value) {
 
 const trimmed = (value) => String(Number(value.toPrecision(3)));
 
-/** Round numbers between two, about so many. */
+/** About `count` round numbers between two. */
 export function ticks(low, high, count, least = 0) {
   const span = high - low || Math.abs(high) || 1;
   const rough = Math.max(span / count, least);
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((one) => one >= rough);
-  const found = [];
-  for (let at = Math.ceil(low / step); at * step <= high + step * 1e-9; at++) found.push(at * step);
-  return found;
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= rough);
+  const values = [];
+  for (let at = Math.ceil(low / step); at * step <= high + step * 1e-9; at++) values.push(at * step);
+  return values;
 }
 
-/** A curve of [step, value] points. `look` hears the point under the pointer, or null. */
+/** A curve of [step, value] points. `look` is called with the point under the pointer, or null. */
 export function curve(points, look) {
   const steps = points.map(([step]) => step);
   const values = points.map(([, value]) => value);

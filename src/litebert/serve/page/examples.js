@@ -1,4 +1,4 @@
-// Texts to begin with, in the language of the model.
+// Example inputs, by the language of the model.
 
 export const EXAMPLES = {
   en: {

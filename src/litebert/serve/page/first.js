@@ -1,4 +1,4 @@
-// Before the first paint, so that nothing flashes: the theme and the language that were chosen last time.
+// Set the remembered theme and language before the first paint, to avoid a flash.
 (() => {
   const remembered = (key) => {
     try {

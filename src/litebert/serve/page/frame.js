@@ -1,4 +1,4 @@
-// What stands around the tabs: the name, the switches of colours and language, the field for a key.
+// The frame around the tabs: logo, theme and language switches, and the field for the API key.
 
 import { el, fill, svg } from "./dom.js";
 import { icon } from "./icons.js";
@@ -16,7 +16,7 @@ export function logo() {
   );
 }
 
-/** The theme that is seen now. */
+/** The current theme. */
 const systemTheme = () => (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 const theme = () => document.documentElement.dataset.theme ?? systemTheme();
 
@@ -32,7 +32,7 @@ export function themeToggle() {
   node.addEventListener("click", () => {
     const wanted = theme() === "dark" ? "light" : "dark";
     if (wanted === systemTheme())
-      delete document.documentElement.dataset.theme; // and follow the system again
+      delete document.documentElement.dataset.theme; // follow the system again
     else document.documentElement.dataset.theme = wanted;
     remember("litebert.theme", document.documentElement.dataset.theme ?? null);
     show();
@@ -54,7 +54,7 @@ export function languageToggle() {
   return node;
 }
 
-/** A field for the key, above everything, until there is one. */
+/** Show a form for the API key until one is entered. */
 export function askForKey(place) {
   return (refused) =>
     new Promise((resolve) => {

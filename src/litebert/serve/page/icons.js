@@ -1,4 +1,4 @@
-// Icons of 20 × 20, drawn with lines.
+// Line icons of 20 × 20.
 
 import { svg } from "./dom.js";
 

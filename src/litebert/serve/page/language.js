@@ -1,4 +1,4 @@
-// The language of the interface. What was said once is said again in the other language when it is switched.
+// The language of the interface. Texts set with `say` follow when it is switched.
 
 import { remember } from "./storage.js";
 import { STRINGS } from "./strings.js";
@@ -13,18 +13,18 @@ const SLOTS = {
 
 export const language = () => (document.documentElement.lang.startsWith("zh") ? "zh" : "en");
 
-const valueOf = (value) => (typeof value === "function" ? value() : value); // words that depend on the language, too
+const valueOf = (value) => (typeof value === "function" ? value() : value); // values may depend on the language too
 
-/** The words for a key. {name} in them is replaced; "one|many" is chosen by the value `count`. */
+/** The text of a key. {name} is replaced; "one|many" is chosen by the value `count`. */
 export function words(key, values = {}) {
-  const found = STRINGS[language()][key] ?? STRINGS.en[key];
-  if (found === undefined) throw new Error(`strings.js has no ${key}`);
-  const [one, many] = found.split("|");
+  const template = STRINGS[language()][key] ?? STRINGS.en[key];
+  if (template === undefined) throw new Error(`strings.js has no ${key}`);
+  const [one, many] = template.split("|");
   const chosen = many !== undefined && values.count !== 1 ? many : one;
   return chosen.replace(/\{(\w+)\}/g, (all, name) => (name in values ? String(valueOf(values[name])) : all));
 }
 
-/** Say it on a node, now and whenever the language changes. `slot` is text, label, title or placeholder. */
+/** Set a text on a node, and update it when the language changes. `slot` is text, label, title or placeholder. */
 export function say(node, key, values = {}, slot = "text") {
   said.set(node, { ...said.get(node), [slot]: [key, values] });
   node.toggleAttribute("data-said", true);
@@ -32,7 +32,7 @@ export function say(node, key, values = {}, slot = "text") {
   return node;
 }
 
-/** The node says something of its own from now on. */
+/** Set a literal text instead. */
 export function unsay(node, text = "") {
   said.delete(node);
   node.textContent = text;

@@ -1,4 +1,4 @@
-// The models that the server has, and which of them can do what.
+// The models of the server, by purpose.
 
 import { get } from "./api.js";
 
@@ -17,17 +17,17 @@ const ENDPOINTS = {
 const BY_VECTORS = new Set(["similar", "search", "teach"]);
 
 let models = [];
-let taught = null; // by this page; the server lists it to nobody
+let taught = null; // a classifier adapted on this page; /v1/models does not list it
 
 export const modelCount = () => models.length;
 
 export function modelsFor(purpose) {
   const able = [...models, ...(taught ? [taught] : [])].filter((model) => model.endpoints.includes(ENDPOINTS[purpose]));
-  const plain = able.filter((model) => model.task === null || model.task === "mask"); // whose vectors are best
+  const plain = able.filter((model) => model.task === null || model.task === "mask"); // the best for embeddings
   return BY_VECTORS.has(purpose) && plain.length ? plain : able;
 }
 
-/** The classifier that was taught here, for the tab that classifies; null: there is none any more. */
+/** Offer a classifier adapted on this page in the tab `classify`; null removes it. */
 export function setTaught(made) {
   taught = made && {
     id: made.model,
@@ -40,7 +40,7 @@ export function setTaught(made) {
   document.dispatchEvent(new CustomEvent("models"));
 }
 
-/** The language of a model's texts, as its name tells. */
+/** The language of a model, by its name. */
 export const textLanguage = (model) => (model && /(^|[-_/])(zh|chinese)($|[-_/])/i.test(model.id) ? "zh" : "en");
 
 export async function loadModels() {

@@ -1,4 +1,4 @@
-// What the browser remembers; a browser that forbids it just forgets.
+// Settings in browser storage; without storage they last until the page is closed.
 
 export function remember(key, value) {
   try {
@@ -25,6 +25,6 @@ export function keepApiKey(key) {
   try {
     sessionStorage.setItem(KEY, key);
   } catch {
-    // storage is switched off: it is kept until the page is left
+    // storage is switched off: the key lasts until the page is closed
   }
 }

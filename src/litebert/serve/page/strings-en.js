@@ -1,4 +1,4 @@
-// What the page says in English. {name} is replaced; "one|many" is chosen by {count}.
+// English texts of the page. {name} is replaced; "one|many" is chosen by {count}.
 
 export const en = {
   skip: "Skip to the content",
@@ -16,11 +16,11 @@ export const en = {
   none_yet: "Nothing here yet.",
 
   fill: "Fill in the blank",
-  fill_lede: "Hide a word behind [MASK] and see what the model would put there. Click a word to take it.",
+  fill_lede: "Replace a word by [MASK] and see what the model predicts. Click a candidate to insert it.",
   fill_ask: "Fill the blank",
   fill_blank: "Insert a blank",
   fill_empty: "Candidates for the blank appear here.",
-  fill_no_mask: "There is no blank in this text yet. Click a word to hide it, or put one in with “Insert a blank”.",
+  fill_no_mask: "This text has no blank yet. Click a word to hide it, or use “Insert a blank”.",
   fill_hide: "Hide “{word}”",
   fill_slot: "Blank {number} of {count}",
   fill_candidates: "Candidates for blank {number} of {count}",
@@ -29,10 +29,10 @@ export const en = {
   fill_said: "Best candidate: {word}, {share}. Blanks left: {count}.",
   fill_undo: "Undo",
   fill_none: "No model here can fill blanks",
-  fill_none_do: "Fine-tuned models forget how. Serve a pre-trained model beside them:",
+  fill_none_do: "Fine-tuned models cannot. Serve a pre-trained model as well:",
 
   classify: "Classify",
-  classify_lede: "Which class does a text belong to, and how sure is the model?",
+  classify_lede: "Which class does a text belong to, and how confident is the model?",
   classify_ask: "Classify",
   classify_text: "Text to classify",
   classify_second: "Second text",
@@ -52,7 +52,7 @@ export const en = {
   unknown_no_why: "{share} of the examples look more familiar to the model than this text.",
 
   tag: "Tag",
-  tag_lede: "Which stretches of a text name something, and what?",
+  tag_lede: "Find names and other entities in a text, with their types.",
   tag_ask: "Tag",
   tag_text: "Text to tag",
   tag_empty: "The text with its names marked appears here.",
@@ -139,10 +139,10 @@ export const en = {
     "Each example was asked about as if it had never been seen. On new texts expect about this, give or take {margin} points.",
   teach_right_wide:
     "Each example was asked about as if it had never been seen. With so few examples this says little: new texts may do much better or worse.",
-  teach_right_chance: "Always naming the commonest class would get {share}.",
+  teach_right_chance: "The majority baseline gets {share}.",
   teach_more: " Twice as many examples may give about {share}.",
   teach_right_none: "There are too few examples to tell how good it is: give every class at least two.",
-  teach_mistakes: "Mistaken when left out",
+  teach_mistakes: "Misclassified when left out",
   teach_mistake: "{label}, taken for {taken}",
   teach_try: "Try it",
   teach_try_text: "A text that is not among the examples",
@@ -208,7 +208,7 @@ export const en = {
   failed_429: "The server is busy",
   failed_429_do: "Wait a moment and retry.",
   failed_429_wait: "Retry in {count} second.|Retry in {count} seconds.",
-  failed_500: "The server made a mistake",
+  failed_500: "Internal server error",
   failed_500_do: "Its log says more. Retry, and report it if it happens again.",
   failed_503: "The server is starting or stopping",
   failed_503_do: "Wait a moment and retry.",
@@ -217,7 +217,7 @@ export const en = {
   failed_other: "The server refused this",
   retry: "Retry",
   request: "As an HTTP request",
-  key_title: "This server asks for an API key",
+  key_title: "This server requires an API key",
   key_why: "It is kept until this browser tab is closed and sent to this server only.",
   key_refused: "This key was not accepted. Try another one.",
   key: "API key",

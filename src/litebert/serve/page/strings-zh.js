@@ -1,4 +1,4 @@
-// What the page says in Chinese. {name} is replaced; "one|many" is chosen by {count}.
+// Chinese texts of the page. {name} is replaced; "one|many" is chosen by {count}.
 
 export const zh = {
   skip: "跳到正文",
@@ -16,7 +16,7 @@ export const zh = {
   none_yet: "这里还没有内容。",
 
   fill: "完形填空",
-  fill_lede: "用 [MASK] 遮住一个词，看看模型会填什么。点击候选词即可采用。",
+  fill_lede: "用 [MASK] 遮住一个词，看看模型预测什么。点击候选词即可填入。",
   fill_ask: "填空",
   fill_blank: "插入空格",
   fill_empty: "候选词会显示在这里。",
@@ -29,7 +29,7 @@ export const zh = {
   fill_said: "最可能的是：{word}，{share}。还剩 {count} 个空。",
   fill_undo: "撤销",
   fill_none: "这里没有会填空的模型",
-  fill_none_do: "微调后的模型不再会填空。请同时加载一个预训练模型：",
+  fill_none_do: "微调后的模型不能填空。请同时加载一个预训练模型：",
 
   classify: "文本分类",
   classify_lede: "一段文本属于哪一类？模型有多大把握？",
@@ -52,7 +52,7 @@ export const zh = {
   unknown_no_why: "在模型看来，{share} 的例子比这段文本更熟悉。",
 
   tag: "序列标注",
-  tag_lede: "文本中哪些片段是名称？是哪一种？",
+  tag_lede: "找出文本中的名称等实体及其类型。",
   tag_ask: "标注",
   tag_text: "要标注的文本",
   tag_empty: "标注好的文本会显示在这里。",
@@ -136,10 +136,10 @@ export const zh = {
   teach_right: "的例子在被排除后仍能认出",
   teach_right_how: "每个例子都当作没见过来提问。对新文本大致也是这个水平，上下约 {margin} 个百分点。",
   teach_right_wide: "每个例子都当作没见过来提问。例子这么少，这个数说明不了什么：对新文本可能好得多，也可能差得多。",
-  teach_right_chance: "总是猜最常见的类别可得 {share}。",
+  teach_right_chance: "多数类基线为 {share}。",
   teach_more: "例子加倍大约可得 {share}。",
   teach_right_none: "例子太少，无法判断好坏：请给每个类别至少两个例子。",
-  teach_mistakes: "排除后认错的例子",
+  teach_mistakes: "留一法中分错的例子",
   teach_mistake: "{label}，被当成 {taken}",
   teach_try: "试一试",
   teach_try_text: "一段不在例子里的文本",
@@ -203,7 +203,7 @@ export const zh = {
   failed_429: "服务器正忙",
   failed_429_do: "请稍候再试。",
   failed_429_wait: "请在 {count} 秒后再试。",
-  failed_500: "服务器出错了",
+  failed_500: "服务器内部错误",
   failed_500_do: "日志里有更多信息。请再试一次；若再次出现，请报告。",
   failed_503: "服务器正在启动或停止",
   failed_503_do: "请稍候再试。",

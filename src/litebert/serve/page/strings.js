@@ -1,4 +1,4 @@
-// What the page says, by language.
+// The texts of the page, by language.
 
 import { en } from "./strings-en.js";
 import { zh } from "./strings-zh.js";

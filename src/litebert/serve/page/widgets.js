@@ -1,4 +1,4 @@
-// What every tab is made of: a head, a composer, results, and words for what went wrong.
+// Widgets shared by the tabs: heading, input form, results and error messages.
 
 import { Failure, asCommand, lastPosted } from "./api.js";
 import { el, fill, newId, percent } from "./dom.js";
@@ -6,7 +6,7 @@ import { EXAMPLES } from "./examples.js";
 import { icon } from "./icons.js";
 import { modelsFor, textLanguage } from "./models.js";
 
-const PATIENCE_MS = 300; // a wait that is shorter is not shown
+const SPINNER_DELAY_MS = 300; // shorter waits show no spinner
 
 export function heading(id) {
   return el("header", { class: "lede" }, el("h1", { say: id }), el("p", { say: `${id}_lede` }));
@@ -23,7 +23,7 @@ export function field(label, input, { quiet = false } = {}) {
   );
 }
 
-/** A text field that grows with its text. */
+/** A text field that grows with its content. */
 export function area(settings = {}) {
   return el("textarea", { class: "text", rows: 2, spellcheck: "false", ...settings });
 }
@@ -48,7 +48,7 @@ export const primary = (key, settings = {}) =>
 
 const named = (model) => (model.isTaughtHere ? { say: "taught_here" } : { text: model.id });
 
-/** Which model answers: a choice where there are several. */
+/** A selection of the model, if there are several. */
 export function modelPicker(purpose, changed = () => {}) {
   const select = el("select", { class: "select", on: { change: () => changed(current()) } });
   const only = el("span", { class: "only" });
@@ -72,7 +72,7 @@ export function modelPicker(purpose, changed = () => {}) {
     changed(current());
   };
   document.addEventListener("models", update);
-  update(); // before they are known too, so that nothing moves when they are
+  update(); // also before the models are loaded, to avoid a layout shift
   return { node, current };
 }
 
@@ -94,8 +94,8 @@ function exampleChips(purpose, shown, take) {
 }
 
 /**
- * The models of a tab and their examples, of which the first stands in the fields until somebody writes there or asks,
- * which the tab tells with `begin`. `take` puts an example into the fields, `shown` is what its button says.
+ * The model picker and the examples of a tab. The first example fills the inputs until the user types or submits, which
+ * the tab reports with `begin`. `take` puts an example into the inputs, `shown` is the text of its button.
  */
 export function modelAndExamples(
   purpose,
@@ -115,7 +115,7 @@ export function modelAndExamples(
   return { chips, picker, begin };
 }
 
-/** Fields, examples and the button, in one card; Ctrl+Enter sends too. */
+/** Inputs, examples and the submit button in a card; Ctrl+Enter also submits. */
 export function composer({ fields, chips, extra, picker, ask, submit }) {
   const form = el(
     "form",
@@ -134,7 +134,7 @@ export function composer({ fields, chips, extra, picker, ask, submit }) {
   return form;
 }
 
-/** Where results stand; before there are any, a line says what will be there. */
+/** The area of results, with a placeholder text. */
 export function results(empty) {
   const notice = el("div", { class: "notice-place", role: "alert" });
   const body = el("div", { class: "result" }, el("p", { class: "empty", say: empty }));
@@ -154,9 +154,9 @@ export function results(empty) {
 }
 
 /**
- * Run jobs one at a time: a newer one cancels the older. What fails is said in words, with what to do and a button for
- * `again`; a wait of more than a moment is shown, and what was there stays until there is something new. What the
- * button `trigger` asks can be seen as an HTTP request.
+ * Run one job at a time: a new job aborts the running one. A failure shows a message with a remedy and a button for
+ * `again`; a longer wait shows a spinner, and old results stay until there are new ones. The request of the button
+ * `trigger` is shown as a curl command.
  */
 export function worker(place, trigger = null) {
   let running = null;
@@ -168,7 +168,7 @@ export function worker(place, trigger = null) {
       place.node.toggleAttribute("data-waiting", on);
       trigger?.toggleAttribute("data-waiting", on);
     };
-    const timer = setTimeout(mark, PATIENCE_MS, true);
+    const timer = setTimeout(mark, SPINNER_DELAY_MS, true);
     place.body.setAttribute("aria-busy", "true");
     try {
       const found = await job(control.signal);
@@ -214,12 +214,12 @@ function failureNotice(error, again) {
   );
 }
 
-/** A friendly line where something is still missing. */
+/** A hint about missing input. */
 export function hint(place, key, values) {
   fill(place.notice, el("div", { class: "notice" }, el("p", { say: [key, values] })));
 }
 
-/** What stands in place of a tab whose model is not there. */
+/** The content of a tab without a suitable model. */
 export function absent(symbol, title, text, commands, ...more) {
   return el(
     "div",
@@ -232,7 +232,7 @@ export function absent(symbol, title, text, commands, ...more) {
   );
 }
 
-/** Show one of two nodes by whether there is a model for it. */
+/** Show the tab or the hint, depending on whether there is a suitable model. */
 export function eitherModel(purpose, there, missing) {
   const update = () => {
     const has = modelsFor(purpose).length > 0;
@@ -244,7 +244,7 @@ export function eitherModel(purpose, there, missing) {
   return missing;
 }
 
-/** A list of names with bars. `chosen` ones are coloured. */
+/** A list of names with bars; `chosen` ones are highlighted. */
 export function bars(rows, settings = {}) {
   const most = Math.max(...rows.map((row) => row.share), 1e-9);
   const scale = settings.relative ? most : 1;

@@ -17,24 +17,24 @@ import {
   worker,
 } from "../widgets.js";
 
-const SHOWN = 8;
+const MAX_SHOWN = 8;
 
-/** Classes with bars, likeliest first; the many behind are folded away. */
+/** Classes with bars, most likely first; those beyond the first few are collapsed. */
 export function classBars(probabilities, chosen) {
   const rows = Object.entries(probabilities)
     .sort((a, b) => b[1] - a[1])
     .map(([name, share]) => ({ name, share, chosen: chosen.has(name) }));
-  if (rows.length <= SHOWN + 1) return bars(rows);
-  const rest = rows.slice(SHOWN);
+  if (rows.length <= MAX_SHOWN + 1) return bars(rows);
+  const rest = rows.slice(MAX_SHOWN);
   return el(
     "div",
     {},
-    bars(rows.slice(0, SHOWN)),
+    bars(rows.slice(0, MAX_SHOWN)),
     el("details", { class: "fold" }, el("summary", { say: ["classify_more", { count: rest.length }] }), bars(rest)),
   );
 }
 
-/** Whether a text is like anything that a few-shot classifier has seen. */
+/** Whether a text resembles the examples of a few-shot classifier. */
 export function familiarity(answer) {
   if (answer.unknown === undefined) return null;
   const values = { share: percent(answer.unknown) };
