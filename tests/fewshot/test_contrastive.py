@@ -21,6 +21,7 @@ from litebert.fewshot.contrastive import (
 )
 from litebert.inference import Model
 from litebert.model import Encoder
+from litebert.model.backends import Passes
 from litebert.tasks.text import TextInput
 from litebert.train.loop import Step
 from tests.fewshot.words import texts_of
@@ -99,14 +100,14 @@ def test_passes_above_the_depth_are_not_read_and_learn_nothing(
 ) -> None:
     texts, labels = texts_of(16, 0)
     records, owners = [TextInput(text) for text in texts], np.array([label == "a" for label in labels]).astype(int)
-    reached: set[int | None] = set()
-    run = Encoder._run
+    reached: set[int] = set()
+    run_passes = Encoder.run_passes
 
-    def heard(self: Encoder, hidden: torch.Tensor, layout: Any, depth: int | None, *rest: Any, **more: Any) -> Any:
-        reached.add(depth)
-        return run(self, hidden, layout, depth, *rest, **more)
+    def recorded(self: Encoder, hidden: torch.Tensor, layout: Any, passes: Passes, *rest: Any) -> Any:
+        reached.add(passes.stop)
+        return run_passes(self, hidden, layout, passes, *rest)
 
-    monkeypatch.setattr(Encoder, "_run", heard)
+    monkeypatch.setattr(Encoder, "run_passes", recorded)
     _, adapters = tune_encoder(model, records, owners, tier, 2, steps=3)
     assert reached == read
     assert num_trained_passes(tier, 2) == learned
