@@ -1,4 +1,4 @@
-"""Learning to learn: every algorithm on a toy language, and MAML's slope against differences."""
+"""Learning to learn: every algorithm on a toy language, and MAML's gradient against differences."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch import Tensor
 from litebert.data.episodes import Episode, draw_episode
 from litebert.errors import CheckpointError
 from litebert.inference import Model
-from litebert.meta.algorithms import accuracies_of, accuracy_of, contrast, loss_of, scores_of
-from litebert.meta.learner import Learner, Questions
+from litebert.meta.algorithms import contrastive_loss, episode_accuracies, episode_accuracy, episode_loss, query_scores
+from litebert.meta.learner import EpisodeTexts, Learner
 from litebert.meta.settings import Algorithm, Distance
 from litebert.model.sentence_head import SentenceMap
 from litebert.train.guard import Guard
@@ -33,13 +33,13 @@ def examples() -> Tokens:
 
 def accuracy(learner: Learner, examples: Tokens) -> float:
     """On classes that nobody learns from."""
-    return sum(accuracy_of(learner, questions(examples, NEW, n)) for n in range(SHAPE.episodes)) / SHAPE.episodes
+    return sum(episode_accuracy(learner, questions(examples, NEW, n)) for n in range(SHAPE.episodes)) / SHAPE.episodes
 
 
 def taught(learner: Learner, examples: Tokens, steps: int = 60, rate: float = 2e-3) -> Learner:
     own = {name: Tuning(scale=5.0) for name, _ in learner.named_parameters() if "log_" in name}
     assert train(
-        learner, lambda one: loss_of(learner, one), lambda step: [questions(examples, TRAIN, step)],
+        learner, lambda one: episode_loss(learner, one), lambda step: [questions(examples, TRAIN, step)],
         adamw(learner, weight_decay=0.0, tuning=own), warmup_linear(rate, steps), steps=steps,
         guard=Guard({"model": learner}, spike=math.inf),
     )  # fmt: skip
@@ -58,15 +58,17 @@ def test_every_algorithm_gets_better_at_classes_it_has_not_seen(algorithm: Algor
 def test_many_episodes_at_once_are_answered_as_one_by_one(algorithm: Algorithm, examples: Tokens) -> None:
     learner = make_learner(algorithm, inner_steps=2).train()
     episodes = [draw_episode(NEW, SHAPE, 0, number) for number in range(SHAPE.episodes)]
-    found = accuracies_of(learner, episodes, examples, torch.device("cpu"))
-    assert found == pytest.approx([accuracy_of(learner, questions(examples, NEW, n)) for n in range(SHAPE.episodes)])
+    found = episode_accuracies(learner, episodes, examples, torch.device("cpu"))
+    assert found == pytest.approx(
+        [episode_accuracy(learner, questions(examples, NEW, n)) for n in range(SHAPE.episodes)]
+    )
     assert len(set(found)) > 1
     assert learner.training
 
 
 def gradients(learner: Learner, examples: Tokens) -> dict[str, Tensor]:
     learner.zero_grad(set_to_none=True)
-    found = loss_of(learner, questions(examples, TRAIN, 0))
+    found = episode_loss(learner, questions(examples, TRAIN, 0))
     if found["loss"].requires_grad:
         found["loss"].backward()
     return {name: weight.grad for name, weight in learner.named_parameters() if weight.grad is not None}
@@ -75,7 +77,7 @@ def gradients(learner: Learner, examples: Tokens) -> dict[str, Tensor]:
 @pytest.mark.parametrize("distance", get_args(Distance))
 @pytest.mark.parametrize("algorithm", ["maml", "anil", "proto", "contrast"])
 def test_slopes_are_what_differences_say(algorithm: Algorithm, distance: Distance, examples: Tokens) -> None:
-    """Of every parameter its largest slope, scale and inner rates included, in float64."""
+    """Of every parameter its largest gradient, scale and inner rates included, in float64."""
     learner = make_learner(algorithm, hidden=8, distance=distance, inner_steps=2, inner_rate=0.05).double()
     found = gradients(learner, examples)
     assert {"log_scale", "encoder.word_embeddings.weight", "encoder.attention.0.qkv.weight"} <= set(found)
@@ -89,18 +91,18 @@ def test_slopes_are_what_differences_say(algorithm: Algorithm, distance: Distanc
         for step in (1e-5, -2e-5):
             with torch.no_grad():
                 weight.view(-1)[place] += step
-            losses.append(loss_of(learner, questions(examples, TRAIN, 0))["loss"].item())
+            losses.append(episode_loss(learner, questions(examples, TRAIN, 0))["loss"].item())
         with torch.no_grad():
             weight.view(-1)[place] += 1e-5
         assert float(found[name].view(-1)[place]) == pytest.approx((losses[0] - losses[1]) / 2e-5, rel=1e-4, abs=1e-8)
 
 
 def test_the_first_order_is_not_the_second(examples: Tokens) -> None:
-    """They agree on the loss and not on its slope."""
+    """They agree on the loss and not on its gradient."""
     settings = {"inner_steps": 2, "inner_rate": 0.05, "hidden": 8}
     both: list[Learner] = [make_learner(name, **settings).double() for name in ("maml", "fomaml")]
     exact, first = (gradients(learner, examples) for learner in both)
-    losses = [loss_of(learner, questions(examples, TRAIN, 0))["loss"].item() for learner in both]
+    losses = [episode_loss(learner, questions(examples, TRAIN, 0))["loss"].item() for learner in both]
     assert losses[0] == pytest.approx(losses[1], abs=1e-12)
     name = "encoder.attention.0.qkv.weight"
     assert not torch.allclose(exact[name], first[name], rtol=1e-2)
@@ -110,7 +112,7 @@ def test_the_first_order_is_not_the_second(examples: Tokens) -> None:
 def test_reptile_moves_towards_where_an_episode_leads(examples: Tokens) -> None:
     learner = make_learner("reptile", inner_steps=3, inner_rate=0.05)
     episode = questions(examples, TRAIN, 0)
-    reached, _ = learner.adapted(episode.texts, episode.way, second_order=False)
+    reached, _ = learner.adapt(episode.texts, episode.way, second_order=False)
     gradients(learner, examples)
     for name, target in reached.items():
         weight = learner.encoder.get_parameter(name)
@@ -125,8 +127,8 @@ def test_inner_steps_lower_the_loss_on_the_examples(examples: Tokens) -> None:
     for steps in (0, 4):
         learner = make_learner("fomaml", inner_steps=steps)
         episode = questions(examples, TRAIN, 0)
-        weights, head = learner.adapted(episode.support, episode.way, second_order=False)
-        scores = torch.nn.functional.linear(learner.with_weights(weights, episode.support), *head)
+        weights, head = learner.adapt(episode.support, episode.way, second_order=False)
+        scores = torch.nn.functional.linear(learner.embed_with(weights, episode.support), *head)
         losses.append(torch.nn.functional.cross_entropy(scores, episode.support.classes).item())
     assert losses[1] < 0.9 * losses[0]
 
@@ -134,7 +136,7 @@ def test_inner_steps_lower_the_loss_on_the_examples(examples: Tokens) -> None:
 @pytest.mark.parametrize("algorithm", ["maml", "anil"])
 def test_without_inner_steps_all_are_prototypes(algorithm: Algorithm, examples: Tokens) -> None:
     episode = questions(examples, TRAIN, 0)
-    scores = [scores_of(make_learner(name, inner_steps=0), episode) for name in (algorithm, "proto")]
+    scores = [query_scores(make_learner(name, inner_steps=0), episode) for name in (algorithm, "proto")]
     torch.testing.assert_close(*scores)
 
 
@@ -142,32 +144,36 @@ def test_the_squared_distance_is_one(examples: Tokens) -> None:
     """Scores differ from -scale * mean((x - middle)²) by what is the same for all classes."""
     learner, episode = make_learner("proto", distance="squared"), questions(examples, TRAIN, 0)
     vectors, classes = learner(episode.texts), episode.texts.classes
-    middles = torch.stack([vectors[: episode.learned][classes[: episode.learned] == n].mean(0) for n in range(4)])
-    far = torch.cdist(vectors[episode.learned :], middles).square() * learner.log_scale.exp() / vectors.shape[1]
-    torch.testing.assert_close(scores_of(learner, episode).log_softmax(1), (-far).log_softmax(1), atol=1e-4, rtol=1e-4)
+    prototypes = torch.stack(
+        [vectors[: episode.num_support][classes[: episode.num_support] == n].mean(0) for n in range(4)]
+    )
+    far = torch.cdist(vectors[episode.num_support :], prototypes).square() * learner.log_scale.exp() / vectors.shape[1]
+    torch.testing.assert_close(
+        query_scores(learner, episode).log_softmax(1), (-far).log_softmax(1), atol=1e-4, rtol=1e-4
+    )
 
 
 def test_an_episode_that_is_learned_already_has_a_slope_of_zero_and_not_none(examples: Tokens) -> None:
     learner, episode = make_learner("maml", distance="squared"), questions(examples, TRAIN, 0)
     with torch.no_grad():
         learner.log_scale.fill_(20.0)  # so sure of all examples that nothing is left to learn
-    loss_of(learner, episode)["loss"].backward()
-    slopes = [weight.grad for weight in learner.parameters() if weight.grad is not None]
-    assert slopes
-    assert all(slope.isfinite().all() for slope in slopes)
+    episode_loss(learner, episode)["loss"].backward()
+    gradients = [weight.grad for weight in learner.parameters() if weight.grad is not None]
+    assert gradients
+    assert all(gradient.isfinite().all() for gradient in gradients)
 
 
 def test_vectors_are_those_of_embed(model: Model) -> None:
     texts = ["the rain", "a letter that had started it all", "nobody in the village remembered when"]
     ids = [encoding.ids for encoding in model.tokenizer.encode(texts)]
-    questions = Questions.of(Episode(((0,), (1,)), ((2,),)), ids, torch.device("cpu"))
+    questions = EpisodeTexts.of(Episode(((0,), (1,)), ((2,),)), ids, torch.device("cpu"))
     mapped = SentenceMap(np.eye(4, 32, dtype=np.float32), np.ones(4, dtype=np.float32))
     tokens = np.linspace(0.1, 1.0, model.tokenizer.vocab_size).astype(np.float32)
     for after in (None, mapped, replace(mapped, tokens=tokens)):
         expected = torch.from_numpy(Model(model.albert, model.tokenizer, after=after).embed(texts))
         learner = Learner(model.encoder, "proto", "squared", after=after)
         torch.testing.assert_close(learner(questions.texts).detach(), expected, rtol=1e-4, atol=1e-5)
-        both = torch.cat([learner(questions.support), learner(questions.asked)])
+        both = torch.cat([learner(questions.support), learner(questions.queries)])
         torch.testing.assert_close(both.detach(), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -175,7 +181,7 @@ def test_contrast_is_least_where_classes_lie_apart() -> None:
     learner, classes = make_learner("contrast"), torch.tensor([0, 0, 1, 1])
     apart = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     mixed = apart[[0, 2, 1, 3]]
-    assert contrast(learner, apart, classes) < 0.01 < contrast(learner, mixed, classes)
+    assert contrastive_loss(learner, apart, classes) < 0.01 < contrastive_loss(learner, mixed, classes)
 
 
 @pytest.mark.parametrize(
@@ -186,13 +192,13 @@ def test_contrast_is_least_where_classes_lie_apart() -> None:
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     learner = make_learner("anil")
     with pytest.raises(CheckpointError, match=r"meta\.json is damaged .* meta-train again"):
-        Learner.of_settings(learner.encoder, learner.settings() | wrong)
+        Learner.from_settings(learner.encoder, learner.settings() | wrong)
 
 
 def test_what_was_learned_comes_back_from_its_settings(examples: Tokens) -> None:
     learner = taught(make_learner("anil"), examples, steps=5)
-    again = Learner.of_settings(learner.encoder, learner.settings())
+    again = Learner.from_settings(learner.encoder, learner.settings())
     assert again.settings()["rates"] == pytest.approx(learner.settings()["rates"])
     assert again.settings()["rates"] != make_learner("anil").settings()["rates"]
     episode = questions(examples, NEW, 0)
-    torch.testing.assert_close(scores_of(again, episode), scores_of(learner, episode), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(query_scores(again, episode), query_scores(learner, episode), rtol=1e-4, atol=1e-4)

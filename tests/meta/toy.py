@@ -7,7 +7,7 @@ import random
 import torch
 
 from litebert.data.episodes import ClassRows, EpisodeShape, draw_episode
-from litebert.meta.learner import Learner, Questions
+from litebert.meta.learner import EpisodeTexts, Learner
 from litebert.meta.settings import Algorithm
 from litebert.model import AlbertConfig, Encoder
 
@@ -43,5 +43,5 @@ def make_learner(algorithm: Algorithm, hidden: int = 32, **settings: object) -> 
     return Learner(Encoder(config), algorithm, **settings)  # type: ignore[arg-type]
 
 
-def questions(examples: list[list[int]], classes: ClassRows, number: int, shape: EpisodeShape = SHAPE) -> Questions:
-    return Questions.of(draw_episode(classes, shape, 0, number), examples, torch.device("cpu"))
+def questions(examples: list[list[int]], classes: ClassRows, number: int, shape: EpisodeShape = SHAPE) -> EpisodeTexts:
+    return EpisodeTexts.of(draw_episode(classes, shape, 0, number), examples, torch.device("cpu"))

@@ -1,1 +1,1 @@
-"""Learning to learn from a few examples."""
+"""Meta-learning: training an encoder for few-shot classification on episodes."""

@@ -1,4 +1,4 @@
-"""What the command line must know before torch is imported."""
+"""Settings that the command line needs before torch is imported."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from typing import Literal
 
 Algorithm = Literal["proto", "contrast", "reptile", "fomaml", "maml", "anil"]
 Distance = Literal["cosine", "squared"]
-MOST_STEPS = 1000
-"""On the examples of an episode."""
+MAX_INNER_STEPS = 1000
+"""Gradient steps on the support set of an episode."""

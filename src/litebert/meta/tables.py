@@ -1,4 +1,4 @@
-"""Files that episodes are drawn from, and what a model has practised on."""
+"""The tables that episodes are drawn from, and the classes that a model was meta-trained on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from litebert.inference import Model
 from litebert.tasks import Classify
 
 Kind = Literal["classes", "words"]
-"""What labels say, or which word is hidden where there are none. A class called like a word is another thing."""
+"""Labelled classes, or masked words of unlabelled text. A class and a word of the same name differ."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Table:
 
     @classmethod
     def read(cls, path: Path, options: TableOptions, mask: str) -> Table:
-        """Of a plain text, sentences in which `mask` stands for a word, and that word."""
+        """From a table; or from plain text, sentences with a word replaced by `mask`, labelled with that word."""
         if is_plain(path):
             pairs = cloze_examples(read_lines([path]), mask)
             return cls(path, [text for text, _ in pairs], [word for _, word in pairs])
@@ -51,19 +51,19 @@ class Table:
 
 
 def is_plain(path: Path) -> bool:
-    """Is it text that nobody has labelled?"""
+    """Whether it is unlabelled text."""
     return format_suffix(path) in PLAIN_TEXT_SUFFIXES
 
 
-def meta_of(model: Model) -> dict[str, Any]:
-    """What `litebert meta-train` wrote beside the model; nothing for others."""
+def read_meta_settings(model: Model) -> dict[str, Any]:
+    """The meta.json of a meta-trained model; empty for others."""
     path = Path(model.source or "") / "meta.json"
     return read_json(path) if path.is_file() else {}
 
 
-def practised_on(model: Model, kind: Kind) -> list[str]:
-    """What it has learned from or was chosen by."""
-    found = meta_of(model).get(kind, [])
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+def seen_classes(model: Model, kind: Kind) -> list[str]:
+    """The classes or words that it was trained or validated on."""
+    names = read_meta_settings(model).get(kind, [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise CheckpointError(f"{model.source}/meta.json: {kind} must be a list of names; meta-train again")
-    return found
+    return names

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from litebert.builtin import DEFAULT
 from litebert.checks import check_counts_and_seed
 from litebert.errors import ConfigError
-from litebert.meta.settings import MOST_STEPS, Algorithm, Distance
+from litebert.meta.settings import MAX_INNER_STEPS, Algorithm, Distance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +81,8 @@ class MetaTrainConfig:
     def __post_init__(self) -> None:
         given = [name for name in ("length", "validate_every") if getattr(self, name) is not None]
         check_counts_and_seed(self, "steps", "batch_size", "inner_steps", *given)
-        if self.inner_steps > MOST_STEPS:
-            raise ConfigError(f"inner_steps={self.inner_steps} must be {MOST_STEPS} or fewer; 3 are usual")
+        if self.inner_steps > MAX_INNER_STEPS:
+            raise ConfigError(f"inner_steps={self.inner_steps} must be {MAX_INNER_STEPS} or fewer; 3 are usual")
         if not 0 < self.inner_rate < 10:
             raise ConfigError(f"inner_rate={self.inner_rate} must be above 0 and below 10; 0.01 is usual")
         if self.test is not None and self.valid is None:

@@ -28,9 +28,9 @@ from litebert.device import pick_device, training_precision
 from litebert.errors import ConfigError
 from litebert.files import file_sha256, write_json
 from litebert.inference import Model
-from litebert.meta.algorithms import accuracies_of, loss_of
-from litebert.meta.learner import Learner, Questions
-from litebert.meta.tables import Kind, Table, practised_on
+from litebert.meta.algorithms import episode_accuracies, episode_loss
+from litebert.meta.learner import EpisodeTexts, Learner
+from litebert.meta.tables import Kind, Table, seen_classes
 from litebert.model import Albert
 from litebert.run_folder import write_run
 from litebert.train.checkpointing import Checkpoints
@@ -146,7 +146,7 @@ class Run:
             tables = dict.fromkeys(pools, tables["train"])
         named = {part if given[part] is None else f"{FLAG[part]} {given[part]}": pool for part, pool in pools.items()}
         check_disjoint_classes(named)
-        before = {f"what {config.model} learned from": practised_on(self.model, tables["train"].kind)}
+        before = {f"what {config.model} learned from": seen_classes(self.model, tables["train"].kind)}
         for name, pool in list(named.items())[1:]:  # more may be learned from what was learned from before
             check_disjoint_classes(before | {name: pool})
         encoded = {
@@ -210,16 +210,16 @@ class Run:
 
     # what the loop asks for
 
-    def _episodes(self, step: int) -> list[Questions]:
+    def _episodes(self, step: int) -> list[EpisodeTexts]:
         part, size = self.parts["train"], self.config.batch_size
         numbers = range(step * size, (step + 1) * size)
         return [self._read(part, draw_episode(part.pool, self.shape, self.config.seed, number)) for number in numbers]
 
-    def _read(self, part: Part, episode: Episode) -> Questions:
-        return Questions.of(episode, part.ids, self.device)
+    def _read(self, part: Part, episode: Episode) -> EpisodeTexts:
+        return EpisodeTexts.of(episode, part.ids, self.device)
 
-    def _loss(self, questions: Questions) -> dict[str, Tensor]:
-        return loss_of(self.learner, questions, 1 / self.config.batch_size)
+    def _loss(self, questions: EpisodeTexts) -> dict[str, Tensor]:
+        return episode_loss(self.learner, questions, 1 / self.config.batch_size)
 
     # what happens after a step
 
@@ -235,7 +235,7 @@ class Run:
     def _measure(self) -> float:
         """The accuracy on the episodes of classes to choose by."""
         part = self.parts["valid"]
-        return float(np.mean(accuracies_of(self.learner, self.valid, part.ids, self.device)))
+        return float(np.mean(episode_accuracies(self.learner, self.valid, part.ids, self.device)))
 
     def _save_model(self) -> None:
         """Without heads: what they were taught was taught to another encoder."""
@@ -243,7 +243,7 @@ class Run:
         with torch.device("meta"):  # it is replaced at once
             albert = Albert(self.model.config)
         albert.encoder = self.learner.encoder
-        seen = {kind: set(practised_on(self.model, kind)) for kind in get_args(Kind)}
+        seen = {kind: set(seen_classes(self.model, kind)) for kind in get_args(Kind)}
         for part in (self.parts[name] for name in ("train", "valid")):
             seen[part.table.kind] |= set(part.pool)
         content = self.learner.settings() | {name: sorted(some) for name, some in seen.items()}

@@ -37,7 +37,7 @@ from litebert.measure.html_report import Report
 from litebert.measure.intervals import mean_difference, mean_of, spread_of
 from litebert.measure.score_plots import Score
 from litebert.meta.learner import Learner
-from litebert.meta.tables import Table, meta_of, practised_on
+from litebert.meta.tables import Table, read_meta_settings, seen_classes
 from litebert.studies.episodes.methods import FROM_VECTORS, METHODS, WITHOUT_A_MODEL, Learned
 
 SHAPE = EpisodeShape(shot=(1, 1), queries=15, episodes=600)
@@ -73,7 +73,7 @@ def run_episodes(config: Config) -> None:
             raise ConfigError("1 episode says nothing about others; have more drawn, 600-episodes are usual")
         asked = {table.labels[rows[0]] for episode in stored.episodes for rows in episode.support}
         for name, model in models.items():
-            known = practised_on(model, table.kind)
+            known = seen_classes(model, table.kind)
             check_disjoint_classes({f"what {name} learned from": known, str(table.path): sorted(asked)})
     methods = [method for method in METHODS if method in config.methods]
     count = sum(len(stored.episodes) for _, stored in folds)
@@ -166,8 +166,8 @@ def _read(table: Table, episodes: Sequence[Episode], model: Model, vectors: bool
         found = np.zeros((len(table.texts), some.shape[1]), dtype=np.float32)
         found[rows] = some / np.linalg.norm(some, axis=1, keepdims=True)
     pace = (time.perf_counter() - began) / len(rows)
-    meta = meta_of(model)
-    learner = Learner.of_settings(model.encoder, meta, model.after) if meta else None
+    meta = read_meta_settings(model)
+    learner = Learner.from_settings(model.encoder, meta, model.after) if meta else None
     if learner is not None:
         learner.bf16 = model.bf16
     return Learned(table.texts, table.labels, model, ids, found, learner), pace

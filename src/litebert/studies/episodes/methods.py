@@ -17,8 +17,8 @@ from litebert.errors import ConfigError, require_extra
 from litebert.fewshot.adapt import adapt_frozen
 from litebert.inference import Model
 from litebert.measure.baselines import bag_of_words
-from litebert.meta.algorithms import accuracy_of
-from litebert.meta.learner import Learner, Questions
+from litebert.meta.algorithms import episode_accuracy
+from litebert.meta.learner import EpisodeTexts, Learner
 from litebert.model import Albert
 from litebert.tasks import Classify
 from litebert.tasks.text import TextInput
@@ -97,7 +97,7 @@ def adapted(learned: Learned, episode: Episode) -> float:
 def as_meta_trained(learned: Learned, episode: Episode) -> float:
     """By the algorithm that the model was meta-trained with, its inner steps included."""
     assert learned.learner is not None
-    return accuracy_of(learned.learner, Questions.of(episode, learned.ids, learned.model.device))
+    return episode_accuracy(learned.learner, EpisodeTexts.of(episode, learned.ids, learned.model.device))
 
 
 def finetuned(learned: Learned, episode: Episode) -> float:
