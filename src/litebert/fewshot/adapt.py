@@ -244,10 +244,7 @@ def fit_adapted(
         factor = tuning.scale / fit.scale
         weights, levels = weights * factor, [level * factor for level in levels]
     head = empty_head(base, features, extractor.pairs, num_classes, token_ngrams=extractor.token_ngrams)
-    head.frequency.copy_(extractor.frequency)
-    if features.characters:
-        head.ngram_idf.copy_(extractor.ngram_idf)
-    head.centre.copy_(torch.from_numpy(centre[texts.mean_indices(features)]))
+    head.set_tables(extractor.frequency, extractor.ngram_idf, centre[texts.mean_indices(features)])
     head.set_examples(torch.from_numpy(rows), torch.from_numpy(weights).float())
     support = SupportSet(records, support.label_names, background)
     return Adapted(base, FewShot(task.labels, levels, familiar, task.pairs), head, support, report, tuning, adapters)

@@ -65,11 +65,11 @@ def candidate_feature_sets(layers: int, pairs: bool = False, characters: bool = 
     early, middle = max(1, layers // 6), default_depth(layers)
     depths = [(early, layers), (middle, layers), (early,), (middle,), (layers,)]
     depths = [(early, middle), *depths] if characters else depths  # beside n-grams the last pass adds little
-    unique = list(dict.fromkeys(tuple(sorted(set(some))) for some in depths))
+    unique = list(dict.fromkeys(tuple(sorted(set(chosen))) for chosen in depths))
     views = dict.fromkeys([views_for(pairs), views_for(pairs)[-1:], views_for(pairs)[:1]])
     candidates = [
-        FeatureSet(some, lexical, view, characters=lexical and characters)
-        for view in views for lexical in (True, False) for some in unique
+        FeatureSet(chosen, lexical, view, characters=lexical and characters)
+        for view in views for lexical in (True, False) for chosen in unique
     ]  # fmt: skip
     return [*candidates, FeatureSet((), True, views_for(pairs), characters=characters)]
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -96,6 +97,13 @@ class FewShotHead(nn.Module):
     def num_lexical(self) -> int:
         """P, the features beside the means."""
         return self.num_token_features + NGRAM_BUCKETS * (self.token_ngrams is not None)
+
+    def set_tables(self, frequency: Tensor, ngram_idf: Tensor, centre: np.ndarray) -> None:
+        """Store the token frequencies, the weights of n-grams if they are used, and the centre."""
+        self.frequency.copy_(frequency)
+        if self.token_ngrams is not None:
+            self.ngram_idf.copy_(ngram_idf)
+        self.centre.copy_(torch.from_numpy(centre))
 
     def set_examples(self, rows: Tensor, weights: Tensor) -> None:  # (N, F), (N, C)
         """Store the features of the examples and the weights."""

@@ -77,10 +77,10 @@ class EpisodeTexts:
     @classmethod
     def of(cls, episode: Episode, ids: Sequence[Sequence[int]], device: torch.device) -> EpisodeTexts:
         """From the token ids of all texts of a table."""
-        support, asked = episode.rows()
-        lengths = [len(ids[row]) for row in (*support, *asked)]
+        support, queries = episode.rows()
+        lengths = [len(ids[row]) for row in (*support, *queries)]
         texts = PackedTexts(
-            torch.tensor([one for row in (*support, *asked) for one in ids[row]]).to(device),
+            torch.tensor([token for row in (*support, *queries) for token in ids[row]]).to(device),
             torch.tensor(lengths).to(device),
             torch.from_numpy(np.concatenate(episode.class_indices())).to(device),
             max(lengths),

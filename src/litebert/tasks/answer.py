@@ -183,13 +183,13 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
         """One example per window; its target is the first and the last column of the answer, 0 if the window lacks it,
         and whether it does."""
         self.left_out = []
-        found = []
+        windows = []
         for record, example in zip(inputs, examples, strict=True):
             try:
-                found += [Example([window], target) for window, target in _training_windows(record, example.notes)]
+                windows += [Example([window], target) for window, target in _training_windows(record, example.notes)]
             except _NotTrainable as error:
                 self.left_out.append(str(error))
-        return found
+        return windows
 
     def scores(self, model: Albert, batch: Batch) -> Scores:
         hidden = hidden_states(model.encoder, batch)
@@ -221,7 +221,7 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
     def divergence(self, scores: Scores, others: Scores, batch: Batch) -> Tensor:
         allowed = allowed_columns(batch)
         start, end = (
-            symmetric_divergence(*(some[name].float().masked_fill(~allowed, MASKED) for some in (scores, others)))
+            symmetric_divergence(*(outputs[name].float().masked_fill(~allowed, MASKED) for outputs in (scores, others)))
             for name in ("start", "end")
         )
         distance = (start + end) / 2
@@ -249,14 +249,14 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
     def decode(self, example: Example, scores: Scores) -> Decoded:
         """The best spans over all windows, and the score of no answer."""
         context: ContextEncoding = example.notes
-        found: dict[tuple[int, int], float] = {}
+        best_scores: dict[tuple[int, int], float] = {}
         for row, window in enumerate(context.windows):
-            for score, first, last in self._spans(context, window, {name: some[row] for name, some in scores.items()}):
+            own = {name: values[row] for name, values in scores.items()}
+            for score, first, last in self._spans(context, window, own):
                 place = int(context.offsets[first, 0]), int(context.offsets[last, 1])
-                found[place] = max(score, found.get(place, -math.inf))  # neighbouring windows share tokens
-        spans = sorted(((score, *place) for place, score in found.items()), key=lambda span: (-span[0], span[1:]))[
-            :MAX_SPANS
-        ]
+                best_scores[place] = max(score, best_scores.get(place, -math.inf))  # neighbouring windows share tokens
+        spans = [(score, *place) for place, score in best_scores.items()]
+        spans = sorted(spans, key=lambda span: (-span[0], span[1:]))[:MAX_SPANS]
         if "impossible" in scores:
             margin = scores["impossible"].min().item()  # one window that has an answer is enough
             # among the spans it then gets its own probability
@@ -294,14 +294,14 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
         """Set the threshold to the one with the best F1, if there are unanswerable questions."""
         if not self.allow_impossible or not any(record.impossible for record in inputs):
             return
-        decoded = [self.decode(example, some) for example, some in zip(examples, scores, strict=True)]
+        decoded = [self.decode(example, outputs) for example, outputs in zip(examples, scores, strict=True)]
         texts = [
-            record.context[one.spans[0][1] : one.spans[0][2]] if one.spans else ""
-            for record, one in zip(inputs, decoded, strict=True)
+            record.context[question.spans[0][1] : question.spans[0][2]] if question.spans else ""
+            for record, question in zip(inputs, decoded, strict=True)
         ]
         golds = gold_texts(inputs)
         answered, unanswered = question_scores(texts, golds)[1], question_scores([""] * len(golds), golds)[1]
-        readable = [number for number, one in enumerate(decoded) if one.spans]
+        readable = [number for number, question in enumerate(decoded) if question.spans]
         if readable:
             margins = np.array([decoded[number].margin for number in readable])
             self.threshold = best_threshold(margins, answered[readable], unanswered[readable])
@@ -319,8 +319,8 @@ class Answer(TrainableTask[AnswerInput, AnswerOutput]):
 
     def baseline(self, inputs: Sequence[AnswerInput]) -> dict[str, float]:
         """No answer to every question."""
-        found = squad_metrics([""] * len(inputs), gold_texts(inputs))
-        return {name: found[name] for name in ("exact", "f1")}
+        scores = squad_metrics([""] * len(inputs), gold_texts(inputs))
+        return {name: scores[name] for name in ("exact", "f1")}
 
     def group(self, record: AnswerInput) -> str:
         return record.context

@@ -216,19 +216,19 @@ def hidden_states(encoder: Encoder, batch: Batch, rows: Tensor | None = None) ->
     if batch.states is not None:
         last = batch.states[:, :, -1].to(encoder.word_embeddings.weight.dtype)  # (S, L, H)
         return last if rows is None else last.flatten(0, 1).index_select(0, rows)
-    given: dict[str, Any] = {"attention_mask": batch.attention_mask, "token_type_ids": batch.token_type_ids,
+    arguments: dict[str, Any] = {"attention_mask": batch.attention_mask, "token_type_ids": batch.token_type_ids,
                              "rows": rows, "tokens": batch.tokens}  # fmt: skip
     if batch.noise is None:
-        return encoder(batch.input_ids, **given)
-    return encoder(inputs_embeds=encoder.word_embeddings(batch.input_ids) + batch.noise, **given)
+        return encoder(batch.input_ids, **arguments)
+    return encoder(inputs_embeds=encoder.word_embeddings(batch.input_ids) + batch.noise, **arguments)
 
 
 def states_after(encoder: Encoder, batch: Batch, depths: Sequence[int]) -> Tensor:  # (S, L, P, H)
     """The hidden states of a batch after each of these numbers of passes; undefined at padding."""
     if batch.states is not None:
         return batch.states
-    found = encoder.hidden_states_at(depths, batch.input_ids, batch.attention_mask, batch.token_type_ids)
-    return torch.stack(found, dim=-2)
+    states = encoder.hidden_states_at(depths, batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    return torch.stack(states, dim=-2)
 
 
 def pooled_states(encoder: Encoder, batch: Batch) -> Tensor:  # (S, H)
@@ -241,37 +241,37 @@ def pooled_states(encoder: Encoder, batch: Batch) -> Tensor:  # (S, H)
 def sentence_vectors(model: Albert, batch: Batch, head_name: str = SentenceHead.name) -> Tensor:  # (S, D)
     """The sentence vectors of a batch, by the model's sentence head or, without one, the mean of the tokens."""
     head: Any = dict(model.heads.items()).get(head_name)
-    found = _at_once(model.encoder, batch, head)
-    if found is not None:
-        return found
+    vectors = _native_vectors(model.encoder, batch, head)
+    if vectors is not None:
+        return vectors
     if head is None:
         return pooled(hidden_states(model.encoder, batch), batch.input_ids, batch.real)
-    return head(_states_of(model.encoder, batch, head.passes), batch.input_ids, batch.real)
+    return head(_mean_of_last_passes(model.encoder, batch, head.passes), batch.input_ids, batch.real)
 
 
-def _at_once(encoder: Encoder, batch: Batch, head: SentenceHead | None) -> Tensor | None:  # (S, D)
+def _native_vectors(encoder: Encoder, batch: Batch, head: SentenceHead | None) -> Tensor | None:  # (S, D)
     """By the native engine, if it is in use and supports the head."""
     backend = encoder.backend
     if not backend.has_fast_paths or batch.states is not None or batch.noise is not None:
         return None
     real = batch.real
-    read = batch.input_ids[real], real.sum(1), batch.token_type_ids[real]
+    inputs = batch.input_ids[real], real.sum(1), batch.token_type_ids[real]
     if head is None:
-        return backend.embed(encoder, *read, None, None)
+        return backend.embed(encoder, *inputs, None, None)
     if not head.is_mean or has_hooks(head):
         return None
-    found = backend.embed(encoder, *read, head.linear, head.tokens)
-    return F.normalize(found, dim=1) if found is not None and head.of_length_one else found
+    vectors = backend.embed(encoder, *inputs, head.linear, head.tokens)
+    return F.normalize(vectors, dim=1) if vectors is not None and head.of_length_one else vectors
 
 
-def _states_of(encoder: Encoder, batch: Batch, passes: int) -> Tensor:  # (S, L, H)
+def _mean_of_last_passes(encoder: Encoder, batch: Batch, passes: int) -> Tensor:  # (S, L, H)
     """The mean of the hidden states after each of the last passes."""
     if passes == 1:
         return hidden_states(encoder, batch)
     last = encoder.checked_depth(encoder.depth)
     depths = range(max(1, last + 1 - passes), last + 1)
-    found = encoder.hidden_states_at(depths, batch.input_ids, batch.attention_mask, batch.token_type_ids)
-    return torch.stack(found).mean(0)
+    states = encoder.hidden_states_at(depths, batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    return torch.stack(states).mean(0)
 
 
 def mean_by_owner(scores: Tensor, batch: Batch) -> Tensor:  # (S, ...) -> (B, ...)

@@ -101,11 +101,11 @@ class Choose(TrainableTask[ChooseInput, ChooseOutput]):
         for file in _files(path):
             for item, where in _items(file, options):
                 try:
-                    asked = _questions(item, where)
+                    questions = _questions(item, where)
                 except DataError as error:
                     options.skip_or_raise(error)
                     continue
-                for values, place in asked:
+                for values, place in questions:
                     try:
                         records.append(_labelled_record(values, place))
                     except DataError as error:
@@ -260,14 +260,14 @@ def _questions(item: Any, where: str) -> list[tuple[dict[str, Any], str]]:
     try:
         if isinstance(item, Mapping):
             return _race(item, where)
-        lines, asked, name = item
+        lines, questions, name = item
         return [
             (
-                {"text": "\n".join(lines), "question": one["question"], "options": one["choice"]}
-                | {"answer": one.get("answer"), "id": f"{name}-{number}"},
+                {"text": "\n".join(lines), "question": question["question"], "options": question["choice"]}
+                | {"answer": question.get("answer"), "id": f"{name}-{number}"},
                 f"{where}, question {number}",
             )
-            for number, one in enumerate(asked, start=1)
+            for number, question in enumerate(questions, start=1)
         ]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(
@@ -277,8 +277,8 @@ def _questions(item: Any, where: str) -> list[tuple[dict[str, Any], str]]:
 
 
 def _race(item: Mapping[str, Any], where: str) -> list[tuple[dict[str, Any], str]]:
-    asked, name = item["questions"], item.get("id", "")
-    parts = zip(asked, item["options"], item.get("answers", [None] * len(asked)), strict=True)
+    questions, name = item["questions"], item.get("id", "")
+    parts = zip(questions, item["options"], item.get("answers", [None] * len(questions)), strict=True)
     return [
         (
             {"text": item["article"], "question": question, "options": options, "answer": answer}
@@ -322,24 +322,24 @@ def _string(values: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def _options(values: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    given = values.get("options")
-    if given is None:
+    value = values.get("options")
+    if value is None:
         numbered = {int(name[7:]): name for name in map(str, values) if re.fullmatch(r"option_\d+", name)}
-        given = [values[numbered[number]] for number in sorted(numbered)]
-        while given and given[-1] in (None, ""):  # a table is as wide as its longest row
-            given.pop()
-    elif isinstance(given, str) and given.lstrip().startswith("["):
+        value = [values[numbered[number]] for number in sorted(numbered)]
+        while value and value[-1] in (None, ""):  # a table is as wide as its longest row
+            value.pop()
+    elif isinstance(value, str) and value.lstrip().startswith("["):
         try:
-            given = json.loads(given)
+            value = json.loads(value)
         except ValueError as error:
-            raise DataError(f"{where}: options={given[:40]!r} is not a JSON list ({error}); correct it") from error
-    elif isinstance(given, str):
-        given = given.split(SEPARATOR)
-    if not isinstance(given, (list, tuple)) or not all(isinstance(one, (str, int, float)) for one in given):
+            raise DataError(f"{where}: options={value[:40]!r} is not a JSON list ({error}); correct it") from error
+    elif isinstance(value, str):
+        value = value.split(SEPARATOR)
+    if not isinstance(value, (list, tuple)) or not all(isinstance(option, (str, int, float)) for option in value):
         raise DataError(
-            f"{where}: options={str(given)[:60]!r} must be a list, or texts with {SEPARATOR!r} between them"
+            f"{where}: options={str(value)[:60]!r} must be a list, or texts with {SEPARATOR!r} between them"
         )
-    options = tuple(str(one).strip() for one in given)
+    options = tuple(str(option).strip() for option in value)
     if not 2 <= len(options) <= MAX_OPTIONS:
         raise DataError(
             f"{where}: {len(options)} option(s); a question needs 2 to {MAX_OPTIONS}, in option_1, option_2, … or "
@@ -373,8 +373,8 @@ def _named(answer: str, options: Sequence[str], where: str) -> int:
             f"{where}: answer={answer!r} is the text of option {by_text + 1} and the letter of option {by_letter + 1}; "
             "give a column 'label' with its number, counted from 0, instead"
         )
-    found = by_letter if by_text is None else by_text
-    if found is None:
+    option = by_letter if by_text is None else by_text
+    if option is None:
         number = (
             "a number could count from 0 or 1, so put it, from 0, in a column 'label'; " if answer.isdigit() else ""
         )
@@ -382,4 +382,4 @@ def _named(answer: str, options: Sequence[str], where: str) -> int:
             f"{where}: answer={answer[:60]!r} is none of the options {str(list(options))[:120]}; {number}"
             f"give an option's text, or a letter from A to {letters[-1]}"
         )
-    return found
+    return option

@@ -73,7 +73,7 @@ class Classify(TextTask[ClassifyOutput]):
         return task
 
     def options(self) -> dict[str, Any]:
-        return super().options() | ({"exits": [list(one) for one in self.exits]} if self.exits else {})
+        return super().options() | ({"exits": [list(exit_point) for exit_point in self.exits]} if self.exits else {})
 
     @classmethod
     def learn_from(
@@ -127,24 +127,24 @@ class Classify(TextTask[ClassifyOutput]):
     def remarks(self, inputs: Sequence[TextInput]) -> list[str]:
         counts = Counter(record.label for record in inputs).most_common()
         (common, most), (rare, least) = counts[0], counts[-1]
-        found = []
+        remarks = []
         if len(counts) > len(inputs) / 2:
-            found.append(
+            remarks.append(
                 f"{len(counts):,} classes among {len(inputs):,} examples: is that the column of the labels? Name it "
                 "with --columns label=NAME"
             )
         elif most >= IMBALANCE_RATIO * least:
-            found.append(
+            remarks.append(
                 f"imbalance: {most:,} examples of {common!r} and {least:,} of {rare!r}; accuracy hides the rare "
                 "classes: look at macro_f1, and try --class-weights"
             )
-        alike = Counter(label.casefold() for label, _ in counts)
-        twins = [label for label, _ in counts if alike[label.casefold()] > 1]
+        by_lowercase = Counter(label.casefold() for label, _ in counts)
+        twins = [label for label, _ in counts if by_lowercase[label.casefold()] > 1]
         if twins:
-            found.append(
+            remarks.append(
                 f"{', '.join(map(repr, sorted(twins)[:6]))} are different classes; write them alike if they are one"
             )
-        return found
+        return remarks
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         assert batch.targets is not None
@@ -164,13 +164,13 @@ class Classify(TextTask[ClassifyOutput]):
         sklearn = require_extra("sklearn.metrics", "train")
         true = [record.label for record in inputs]
         predicted = [output.label for output in outputs]
-        found = {
+        metrics = {
             "accuracy": float(sklearn.accuracy_score(true, predicted)),
             "macro_f1": float(sklearn.f1_score(true, predicted, average="macro", zero_division=0)),
             # of a single class scikit-learn says the same, with a warning
             "mcc": float(sklearn.matthews_corrcoef(true, predicted)) if len({*true, *predicted}) > 1 else 0.0,
         }
-        return found | self._two_class_metrics(true, outputs)
+        return metrics | self._two_class_metrics(true, outputs)
 
     def _two_class_metrics(self, true: Sequence[str], outputs: Sequence[ClassifyOutput]) -> dict[str, float]:
         """F1 of each of two classes, and the precision-recall curve of the rarer one, as for spam or fraud."""
@@ -181,12 +181,12 @@ class Classify(TextTask[ClassifyOutput]):
         is_rare = [label == rare for label in true]
         probability = [output.probabilities[rare] for output in outputs]
         answered = [output.label for output in outputs]
-        found = {f"f1_of_{label}": float(sklearn.f1_score(true, answered, pos_label=label)) for label in self.labels}
-        found[f"pr_auc_of_{rare}"] = float(sklearn.average_precision_score(is_rare, probability))
+        metrics = {f"f1_of_{label}": float(sklearn.f1_score(true, answered, pos_label=label)) for label in self.labels}
+        metrics[f"pr_auc_of_{rare}"] = float(sklearn.average_precision_score(is_rare, probability))
         false_alarms, recall, _ = sklearn.roc_curve(is_rare, probability, drop_intermediate=False)
         for share in FALSE_ALARM_RATES:
-            found[f"recall_of_{rare}_at_{share:.1%}_false_alarms"] = float(recall[false_alarms <= share].max())
-        return found
+            metrics[f"recall_of_{rare}_at_{share:.1%}_false_alarms"] = float(recall[false_alarms <= share].max())
+        return metrics
 
     def by_label(self, inputs: Sequence[TextInput], outputs: Sequence[ClassifyOutput]) -> dict[str, dict[str, float]]:
         pairs = [(str(record.label), output.label) for record, output in zip(inputs, outputs, strict=True)]
@@ -218,7 +218,7 @@ class Classify(TextTask[ClassifyOutput]):
 def _exits_of(settings: Mapping[str, Any]) -> list[Exit]:
     rows = saved_options(settings).get("exits", [])
     numbers = isinstance(rows, list) and all(
-        isinstance(row, list) and len(row) == 3 and all(isinstance(one, int | float) for one in row) for row in rows
+        isinstance(row, list) and len(row) == 3 and all(isinstance(value, int | float) for value in row) for row in rows
     )
     if not numbers:
         raise CheckpointError("exits in config.json must be rows of three numbers; distill the model again")

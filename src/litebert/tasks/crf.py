@@ -135,7 +135,7 @@ def range_probabilities(
     before, after = _log_forward(emissions, chain), _log_backward(emissions, chain)
     total = np.logaddexp.reduce(before[-1] + chain.end)
     ended = np.where(continuing, -np.inf, chain.transitions)
-    found = []
+    probabilities = []
     for first, end, _ in ranges:
         tags = path[first:end]
         inside = sum(chain.transitions[pair] for pair in pairwise(tags))
@@ -145,8 +145,8 @@ def range_probabilities(
             if end == len(emissions)
             else np.logaddexp.reduce(ended[tags[-1]] + emissions[end] + after[end])
         )
-        found.append(float(np.exp(min(0.0, before[first, tags[0]] + inside + rest - total))))
-    return found
+        probabilities.append(float(np.exp(min(0.0, before[first, tags[0]] + inside + rest - total))))
+    return probabilities
 
 
 def _log_forward(emissions: np.ndarray, chain: TransitionScores) -> np.ndarray:  # (W, C)
@@ -177,12 +177,12 @@ class CrfHead(TokenHead):
 
     def chain(self, rules: TransitionScores) -> dict[str, Tensor]:
         """Transitions, start and end, with the invalid ones masked."""
-        given = {"transitions": self.transitions, "start": self.start, "end": self.end}
+        parameters = {"transitions": self.transitions, "start": self.start, "end": self.end}
         return {
             name: (LEARNING_RATE_FACTOR * values.float()).masked_fill(
                 torch.from_numpy(np.isneginf(getattr(rules, name))).to(values.device), FORBIDDEN_SCORE
             )
-            for name, values in given.items()
+            for name, values in parameters.items()
         }
 
 

@@ -131,10 +131,10 @@ class Mask(Task[MaskInput, MaskOutput]):
             hidden = {column: ids[column] for column in record.hidden}
             for column in hidden:
                 ids[column] = tokenizer.mask_id
-            asked = [number == tokenizer.mask_id for number in ids]
-            _check_masks(record, sum(asked), tokenizer, max_length)
+            is_mask = [number == tokenizer.mask_id for number in ids]
+            _check_masks(record, sum(is_mask), tokenizer, max_length)
             # 0 for no mask, else 1 + the masked token, if it is known
-            target = [one * (1 + hidden.get(column, 0)) for column, one in enumerate(asked)]
+            target = [masked * (1 + hidden.get(column, 0)) for column, masked in enumerate(is_mask)]
             examples.append(Example([replace(encoding, ids=ids)], target, tokenizer, per_token=True))
         return examples
 
@@ -145,7 +145,7 @@ class Mask(Task[MaskInput, MaskOutput]):
         rows = (targets > 0).nonzero().squeeze(-1)
         every = _log_probability(model, hidden_states(model.encoder, batch, rows))
         best = every.exp().topk(min(self.top, model.config.vocab_size))
-        found = {
+        outputs = {
             "probability": best.values,
             "number": best.indices,
             "truth": every.gather(1, targets[rows, None] - 1),
@@ -155,7 +155,7 @@ class Mask(Task[MaskInput, MaskOutput]):
             return values.new_zeros(len(targets), values.shape[1]).index_copy(0, rows, values).unflatten(0, shape)
 
         shape = batch.input_ids.shape
-        return {name: spread(values) for name, values in found.items()}
+        return {name: spread(values) for name, values in outputs.items()}
 
     def graph_outputs(self, model: Albert, batch: Batch) -> Scores:
         """The logits of every token: a graph has no list of masks."""
@@ -193,7 +193,8 @@ class Mask(Task[MaskInput, MaskOutput]):
             for record, output in zip(inputs, outputs, strict=True)
             for token, fills in zip(record.truth, output.masks, strict=True)
         ]
-        shares = {f"top{n}_accuracy": sum(token in found[:n] for token, found in pairs) / len(pairs) for n in TOP_K}
+        ranks = {n: sum(token in candidates[:n] for token, candidates in pairs) for n in TOP_K}
+        shares = {f"top{n}_accuracy": count / len(pairs) for n, count in ranks.items()}
         logs = [output.truth_log_probability for output in outputs if output.truth_log_probability is not None]
         characters = [record.characters for record in inputs]
         if len(logs) < len(outputs) or not all(characters):
@@ -202,10 +203,10 @@ class Mask(Task[MaskInput, MaskOutput]):
 
     def judge(self, record: MaskInput, output: MaskOutput) -> Judgement:
         """The fraction of the masks that are filled right."""
-        given = [fills[0].token for fills in output.masks]
-        right = sum(token == other for token, other in zip(record.truth, given, strict=True)) / len(given)
-        sure = sum(fills[0].probability for fills in output.masks) / len(given)
-        return Judgement(record.text, " ".join(record.truth), " ".join(given), right, sure)
+        predicted = [fills[0].token for fills in output.masks]
+        right = sum(token == other for token, other in zip(record.truth, predicted, strict=True)) / len(predicted)
+        confidence = sum(fills[0].probability for fills in output.masks) / len(predicted)
+        return Judgement(record.text, " ".join(record.truth), " ".join(predicted), right, confidence)
 
     def baseline(self, inputs: Sequence[MaskInput]) -> dict[str, float]:
         """The tokens that are masked most often."""
@@ -261,14 +262,14 @@ def fill_iteratively(
         batch = collate([Example([replace(sequence, ids=ids)])], tokenizer.pad_id).to(device)
         with torch.inference_mode():
             rows = torch.tensor(still_open, device=device)
-            found = _log_probability(model, hidden_states(model.encoder, batch, rows)).cpu()  # (M, V)
-        allowed = found.index_fill(1, torch.tensor(sorted(_specials(tokenizer))), -math.inf)
+            log_probability = _log_probability(model, hidden_states(model.encoder, batch, rows)).cpu()  # (M, V)
+        allowed = log_probability.index_fill(1, torch.tensor(sorted(_specials(tokenizer))), -math.inf)
         allowed[:, tokenizer.vocab_size :] = -math.inf
         surest = allowed.amax(-1).argsort(descending=True, stable=True)[: math.ceil(len(still_open) / rounds_left)]
         for row in surest.tolist():
             number = _sample(allowed[row], temperature, generator)
             chosen[still_open[row]] = ids[still_open[row]] = number
-            total += float(found[row, number])
+            total += float(log_probability[row, number])
     numbers = list(chosen.values())
     text = fill_text(record.text, spans, numbers, tokenizer)
     return Filled(text, [tokenizer.token(number) for number in numbers], total)
@@ -284,17 +285,18 @@ def score_texts(
             mask = tokenizer.specials["mask"]
             raise DataError(f"text {number}: {text[:60]!r} cannot be scored; give text, and fill every {mask} first")
     totals = [0.0] * len(encoded)
-    turns = _mask_each_token(encoded, tokenizer, max_length)
-    while some := list(islice(turns, batch_size)):
-        batch = collate([Example([turn.sequence]) for turn in some], tokenizer.pad_id)
+    all_positions = _mask_each_token(encoded, tokenizer, max_length)
+    while positions := list(islice(all_positions, batch_size)):
+        batch = collate([Example([position.sequence]) for position in positions], tokenizer.pad_id)
         batch = batch.to(model.encoder.word_embeddings.weight.device)
         length = batch.input_ids.shape[1]
-        rows = torch.tensor([number * length + turn.column for number, turn in enumerate(some)]).to(batch.lengths)
+        columns = [number * length + position.column for number, position in enumerate(positions)]
+        rows = torch.tensor(columns).to(batch.lengths)
         with torch.inference_mode():
-            found = _log_probability(model, hidden_states(model.encoder, batch, rows))  # (S, V)
-            found = found[range(len(some)), [turn.truth for turn in some]]
-        for turn, value in zip(some, found.tolist(), strict=True):
-            totals[turn.text] += value
+            log_probability = _log_probability(model, hidden_states(model.encoder, batch, rows))  # (S, V)
+            log_probability = log_probability[range(len(positions)), [position.truth for position in positions]]
+        for position, value in zip(positions, log_probability.tolist(), strict=True):
+            totals[position.text] += value
     lengths = [len(ids) for ids in encoded]
     return [Score(total, n, math.exp(-total / n)) for total, n in zip(totals, lengths, strict=True)]
 
@@ -335,16 +337,16 @@ def _specials(tokenizer: Tokenizer) -> set[int]:
     return {tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id}
 
 
-def _check_masks(record: MaskInput, found: int, tokenizer: Tokenizer, max_length: int) -> None:
+def _check_masks(record: MaskInput, count: int, tokenizer: Tokenizer, max_length: int) -> None:
     mask = tokenizer.specials["mask"]
-    if not found:
+    if not count:
         raise DataError(
             f"{record.where}: {record.text[:60]!r} has no {mask} in its first {max_length} tokens; "
             f"put {mask} where a word is missing, or use a model trained for another task"
         )
-    if record.text.count(mask) > found:
+    if record.text.count(mask) > count:
         raise DataError(
-            f"{record.where}: {record.text.count(mask) - found} {mask} of {record.text[:60]!r} beyond its first "
+            f"{record.where}: {record.text.count(mask) - count} {mask} of {record.text[:60]!r} beyond its first "
             f"{max_length} tokens, which is all the model reads; shorten the text"
         )
 

@@ -120,19 +120,19 @@ class Multilabel(TextTask[MultilabelOutput]):
         return F.binary_cross_entropy_with_logits(mean_by_owner(scores["scores"].float(), batch), batch.targets)
 
     def divergence(self, scores: Scores, others: Scores, batch: Batch) -> Tensor:
-        left, right = (mean_by_owner(some["scores"].float(), batch) for some in (scores, others))
+        left, right = (mean_by_owner(outputs["scores"].float(), batch) for outputs in (scores, others))
         return ((left.sigmoid() - right.sigmoid()) * (left - right)).mean() / 2
 
     def answer(self, record: TextInput, example: Example, scores: Scores) -> MultilabelOutput:
         row = scores["scores"].float().mean(0).sigmoid().tolist()
-        found = [number for number, threshold in enumerate(self.thresholds) if row[number] >= threshold]
-        found.sort(key=lambda number: -row[number])
-        return MultilabelOutput([self.labels[number] for number in found], dict(zip(self.labels, row, strict=True)))
+        chosen = [number for number, threshold in enumerate(self.thresholds) if row[number] >= threshold]
+        chosen.sort(key=lambda number: -row[number])
+        return MultilabelOutput([self.labels[number] for number in chosen], dict(zip(self.labels, row, strict=True)))
 
     def tune(self, inputs: Sequence[TextInput], examples: Sequence[Example], scores: Sequence[Scores]) -> None:
         """Set the threshold of each label to the one with the best F1; 0.5 for a label without validation records."""
         truth = self._matrix(inputs)
-        probability = torch.stack([some["scores"].float().mean(0).sigmoid() for some in scores]).numpy()
+        probability = torch.stack([outputs["scores"].float().mean(0).sigmoid() for outputs in scores]).numpy()
         for number in range(len(self.labels)):
             if truth[:, number].any():
                 self.thresholds[number] = _best_threshold(truth[:, number], probability[:, number])
@@ -161,17 +161,17 @@ class Multilabel(TextTask[MultilabelOutput]):
             for record, output in zip(inputs, outputs, strict=True)
             for label in {*record.label} & {*output.labels}
         )
-        found = f1_by_label(right, answered, true)
+        scores = f1_by_label(right, answered, true)
         return {
-            label: figures | {"threshold": self.thresholds[self._number[label]]} for label, figures in found.items()
+            label: figures | {"threshold": self.thresholds[self._number[label]]} for label, figures in scores.items()
         }
 
     def judge(self, record: TextInput, output: MultilabelOutput) -> Judgement:
         """Right is the Jaccard index of the true and the predicted labels."""
-        true, given = set(record.label), set(output.labels)
-        right = len(true & given) / len(true | given) if true | given else 1.0
-        sure = [max(p, 1 - p) for p in output.probabilities.values()]
-        return Judgement(record.shown, ", ".join(record.label), ", ".join(output.labels), right, min(sure))
+        true, predicted = set(record.label), set(output.labels)
+        right = len(true & predicted) / len(true | predicted) if true | predicted else 1.0
+        confidences = [max(p, 1 - p) for p in output.probabilities.values()]
+        return Judgement(record.shown, ", ".join(record.label), ", ".join(output.labels), right, min(confidences))
 
     def baseline(self, inputs: Sequence[TextInput]) -> dict[str, float]:
         """The best constant set of labels."""

@@ -144,14 +144,14 @@ def extrapolate(walk: Tensor, steps: int, share: float = 0.95) -> Tensor:
     _, sizes, directions = torch.linalg.svd(rows - centre, full_matrices=False)
     held = (sizes.square() / sizes.square().sum().clamp_min(1e-30)).cumsum(0)
     directions = directions[: int((held < share).sum()) + 1]
-    seen = (rows - centre) @ directions.T
-    left, _, right = torch.linalg.svd(seen[:-1].T @ seen[1:])
+    projected = (rows - centre) @ directions.T
+    left, _, right = torch.linalg.svd(projected[:-1].T @ projected[1:])
     left[:, -1] *= torch.linalg.det(left @ right)  # no reflection
-    turn, here, found = left @ right, seen[-1], []
+    rotation, last_row, rows_after = left @ right, projected[-1], []
     for _ in range(steps):
-        here = here @ turn
-        found.append(here)
-    return torch.stack(found) @ directions + centre
+        last_row = last_row @ rotation
+        rows_after.append(last_row)
+    return torch.stack(rows_after) @ directions + centre
 
 
 def flops_per_token(config: AlbertConfig, depth: float, length: float, mask_rate: float) -> float:

@@ -169,9 +169,9 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
         numbers: dict[str, int] = {}
         number = [[numbers.setdefault(text, len(numbers)) for text in record.texts] for record in inputs]
         if self.loss_name == "simcse":  # each text once, in two passes
-            once = {owner: one for own, example in zip(number, examples, strict=True)
-                    for owner, one in zip(own, example.sequences, strict=True)}  # fmt: skip
-            return [Example([one, one], np.array([owner, owner])) for owner, one in once.items()]
+            once = {owner: sequence for own, example in zip(number, examples, strict=True)
+                    for owner, sequence in zip(own, example.sequences, strict=True)}  # fmt: skip
+            return [Example([sequence, sequence], np.array([owner, owner])) for owner, sequence in once.items()]
         if self.loss_name == "negatives":
             most = max(map(len, number))
             return [
@@ -224,38 +224,38 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
     def tune(self, inputs: Sequence[SimilarInput], examples: Sequence[Example], scores: Sequence[Scores]) -> None:
         """Set the threshold to the one with the best accuracy."""
         if self._kind_of(inputs) == "labelled":
-            found = [self.answer(*three).score for three in zip(inputs, examples, scores, strict=True)]
-            self.threshold = best_threshold(np.array(found), _labels_of(inputs) > 0)
+            cosines = [self.answer(*arguments).score for arguments in zip(inputs, examples, scores, strict=True)]
+            self.threshold = best_threshold(np.array(cosines), _labels_of(inputs) > 0)
 
     def metrics(self, inputs: Sequence[SimilarInput], outputs: Sequence[SimilarOutput]) -> dict[str, float]:
         """The metrics of the kind of data, and the deciding one for each of the sizes."""
         kind = self._kind_of(inputs)
-        found = self._metrics(kind, inputs, [output.vectors for output in outputs])
+        metrics = self._metrics(kind, inputs, [output.vectors for output in outputs])
         for size in self.sizes:
             cut = [unit(output.vectors[:, :size]) for output in outputs]
-            found[f"{METRICS[kind]}, {size}"] = self._metrics(kind, inputs, cut)[METRICS[kind]]
-        return found
+            metrics[f"{METRICS[kind]}, {size}"] = self._metrics(kind, inputs, cut)[METRICS[kind]]
+        return metrics
 
     def _metrics(self, kind: Kind, inputs: Sequence[SimilarInput], vectors: Sequence[np.ndarray]) -> dict[str, float]:
         if kind == "plain":
-            return {"spread": _spread(np.stack([one[0] for one in vectors]))}
+            return {"spread": _spread(np.stack([own[0] for own in vectors]))}
         if kind in ("positives", "classes"):
             return _retrieval_metrics(inputs, vectors, kind == "classes")
-        cosines, truth = np.array([one[0] @ one[1] for one in vectors]), _labels_of(inputs)
+        cosines, truth = np.array([own[0] @ own[1] for own in vectors]), _labels_of(inputs)
         stats = require_extra("scipy.stats", "train")
         varied = len(set(truth)) > 1 and len(set(cosines)) > 1
-        found = {
+        correlations = {
             "spearman": float(stats.spearmanr(cosines, truth)[0]) if varied else 0.0,
             "pearson": float(stats.pearsonr(cosines, truth)[0]) if varied else 0.0,
         }
         if kind == "scored":
-            return found
-        metrics, said = require_extra("sklearn.metrics", "train"), cosines >= self.threshold
+            return correlations
+        metrics, predicted = require_extra("sklearn.metrics", "train"), cosines >= self.threshold
         return {
-            "accuracy": float(metrics.accuracy_score(truth > 0, said)),
-            "f1": float(metrics.f1_score(truth > 0, said, zero_division=0.0)),
+            "accuracy": float(metrics.accuracy_score(truth > 0, predicted)),
+            "f1": float(metrics.f1_score(truth > 0, predicted, zero_division=0.0)),
             "average_precision": float(metrics.average_precision_score(truth > 0, cosines)) if varied else 0.0,
-            **found,
+            **correlations,
         }
 
     def judge(self, record: SimilarInput, output: SimilarOutput) -> Judgement:
@@ -290,10 +290,10 @@ class Similarity(TrainableTask[SimilarInput, SimilarOutput]):
         return record.text if kind_of([record]) == "positives" else None
 
 
-def best_threshold(scores: np.ndarray, alike: np.ndarray) -> float:
+def best_threshold(scores: np.ndarray, similar: np.ndarray) -> float:
     """The threshold with the best accuracy, halfway between two scores; of several the middle one."""
     order = np.argsort(scores, kind="stable")
-    ordered, right = scores[order], alike[order]
+    ordered, right = scores[order], similar[order]
     correct = right.sum() + np.concatenate([[0], np.cumsum(np.where(right, -1, 1))])  # by the number of scores below it
     correct[1:-1][ordered[:-1] == ordered[1:]] = -1  # equal scores cannot be separated
     edges = np.concatenate([[ordered[0] - 1e-3], (ordered[:-1] + ordered[1:]) / 2, [ordered[-1] + 1e-3]])
@@ -306,7 +306,7 @@ def _retrieval_metrics(
 ) -> dict[str, float]:
     """Retrieval of the texts of the same class; or of the positives among all candidates."""
     if classes:
-        own = np.stack([one[0] for one in vectors])
+        own = np.stack([own_vectors[0] for own_vectors in vectors])
         by_label = dict[Any, set[int]]()
         for place, record in enumerate(inputs):
             by_label.setdefault(record.label, set()).add(place)
@@ -315,22 +315,22 @@ def _retrieval_metrics(
         return retrieval_scores(own[asking], own, relevant, asking)
     places: dict[str, int] = {}
     rows: list[np.ndarray] = []
-    for record, one in zip(inputs, vectors, strict=True):
-        for text, row in zip(record.texts[1:], one[1:], strict=True):
+    for record, own_vectors in zip(inputs, vectors, strict=True):
+        for text, row in zip(record.texts[1:], own_vectors[1:], strict=True):
             if places.setdefault(text, len(rows)) == len(rows):
                 rows.append(row)
-    wanted, asked = dict[str, set[int]](), dict[str, np.ndarray]()
-    for record, one in zip(inputs, vectors, strict=True):
-        wanted.setdefault(record.text, set()).add(places[str(record.text_b)])
-        asked[record.text] = one[0]
-    return retrieval_scores(np.stack(list(asked.values())), np.stack(rows), list(wanted.values()))
+    relevant_by_text, queries = dict[str, set[int]](), dict[str, np.ndarray]()
+    for record, own_vectors in zip(inputs, vectors, strict=True):
+        relevant_by_text.setdefault(record.text, set()).add(places[str(record.text_b)])
+        queries[record.text] = own_vectors[0]
+    return retrieval_scores(np.stack(list(queries.values())), np.stack(rows), list(relevant_by_text.values()))
 
 
 def _spread(vectors: np.ndarray) -> float:
     """Minus the uniformity of Wang and Isola (2020): how evenly vectors fill the space, 0 if all are the same."""
-    some = vectors[: 1 << 11]
-    away = 2 - 2 * (some @ some.T)[~np.eye(len(some), dtype=bool)]
-    return float(-np.log(np.exp(-2 * away).mean())) if len(some) > 1 else 0.0
+    sample = vectors[: 1 << 11]
+    distances = 2 - 2 * (sample @ sample.T)[~np.eye(len(sample), dtype=bool)]
+    return float(-np.log(np.exp(-2 * distances).mean())) if len(sample) > 1 else 0.0
 
 
 def _labels_of(inputs: Sequence[SimilarInput]) -> np.ndarray:

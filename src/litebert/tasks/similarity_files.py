@@ -103,8 +103,8 @@ def kind_of(records: Sequence[SimilarInput]) -> Kind:
     if set(kinds) == {"scored", "labelled"}:
         return "scored"
     if len(kinds) > 1:
-        (first, one), (second, other) = list(kinds.items())[:2]
-        raise DataError(f"{one.where} is {first}, but {other.where} is {second}; give files of one kind")
+        (kind, record), (other_kind, other) = list(kinds.items())[:2]
+        raise DataError(f"{record.where} is {kind}, but {other.where} is {other_kind}; give files of one kind")
     return next(iter(kinds), "plain")
 
 
@@ -137,15 +137,15 @@ def _label(value: Any, pair: bool, where: str) -> float | str | None:
 
 
 def _negatives(values: Mapping[str, Any], where: str) -> Iterable[str]:
-    found: list[Any] = []
+    negatives: list[Any] = []
     for name, value in values.items():
         if str(name).startswith("negative"):
-            found += value if isinstance(value, (list, tuple)) else [value]
-    found = [one for one in found if one is not None and one != ""]
-    for one in found:
-        if not isinstance(one, str):
-            raise DataError(f"{where}: negative={one!r} must be a string, or a list of them; put it in quotes")
-    return found[:MAX_NEGATIVES]
+            negatives += value if isinstance(value, (list, tuple)) else [value]
+    negatives = [negative for negative in negatives if negative is not None and negative != ""]
+    for negative in negatives:
+        if not isinstance(negative, str):
+            raise DataError(f"{where}: negative={negative!r} must be a string, or a list of them; put it in quotes")
+    return negatives[:MAX_NEGATIVES]
 
 
 def _is_nli(record: SimilarInput) -> bool:
@@ -158,14 +158,14 @@ def _from_nli(records: Sequence[SimilarInput], options: TableOptions) -> list[Si
     for record in records:
         if record.label == CONTRADICTION and record.text_b is not None:
             unlike.setdefault(record.text, []).append(record.text_b)
-    found = []
+    positives = []
     for record in records:
         if record.label == ENTAILMENT:
             others = unlike.get(record.text, [])
             # several entailments of one premise get one contradiction each, in rotation
             unlike[record.text] = others = others[1:] + others[:1]
-            found.append(replace(record, label=None, negatives=tuple(others[-1:])))
+            positives.append(replace(record, label=None, negatives=tuple(others[-1:])))
         elif not _is_nli(record) and record.label != NO_CONSENSUS:
             problem = f"label={record.label!r} must be one of {', '.join(NLI)}, as those of other rows are"
             options.skip_or_raise(DataError(f"{record.where}: {problem}"))
-    return found
+    return positives

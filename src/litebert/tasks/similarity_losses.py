@@ -29,15 +29,15 @@ def multiple_negatives_ranking(anchors: Tensor, candidates: Tensor, same: Tensor
     `same` marks candidates that are the anchor itself, or also positive: they are no negatives.
     """
     own = torch.eye(len(anchors), len(candidates), dtype=torch.bool, device=anchors.device)
-    alike = (SCALE * anchors @ candidates.T).masked_fill(same & ~own, -torch.inf)
-    return F.cross_entropy(alike, torch.arange(len(anchors), device=anchors.device))
+    scores = (SCALE * anchors @ candidates.T).masked_fill(same & ~own, -torch.inf)
+    return F.cross_entropy(scores, torch.arange(len(anchors), device=anchors.device))
 
 
 def supervised_contrastive(vectors: Tensor, owners: Tensor, temperature: float) -> Tensor:  # (B, D) of length 1, (B,)
     """Supervised contrastive loss (Khosla et al. 2020)."""
     itself = torch.eye(len(vectors), dtype=torch.bool, device=vectors.device)
-    likely = (vectors @ vectors.T / temperature).masked_fill(itself, -torch.inf).log_softmax(1)
+    log_probability = (vectors @ vectors.T / temperature).masked_fill(itself, -torch.inf).log_softmax(1)
     same = (owners[:, None] == owners) & ~itself
     counts = same.sum(1)
-    found = -likely.where(same, 0.0).sum(1) / counts.clamp(min=1)
-    return found.sum() / (counts > 0).sum().clamp(min=1)
+    losses = -log_probability.where(same, 0.0).sum(1) / counts.clamp(min=1)
+    return losses.sum() / (counts > 0).sum().clamp(min=1)

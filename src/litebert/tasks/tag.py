@@ -188,7 +188,7 @@ class Tag(TrainableTask[TagInput, TagOutput]):
     def training_examples(self, inputs: Sequence[TagInput], examples: Sequence[Example]) -> list[Example]:
         """One example per window with the first token of a word; other tokens are ignored."""
         self.check(inputs)
-        found, self.num_inexact_spans = [], 0
+        labelled, self.num_inexact_spans = [], 0
         for record, example in zip(inputs, examples, strict=True):
             words: WordTokens = example.notes
             numbers = np.array(self._numbers(record, words), dtype=np.int64)
@@ -201,8 +201,8 @@ class Tag(TrainableTask[TagInput, TagOutput]):
                 target = np.full(len(window.ids), IGNORE_INDEX, dtype=np.int64)
                 target[tokens[first:end] - window.start + window.column] = numbers[first:end]
                 if end > first:
-                    found.append(Example([window], target, per_token=True))
-        return found
+                    labelled.append(Example([window], target, per_token=True))
+        return labelled
 
     def _without_cut_spans(self, numbers: np.ndarray, first: int, end: int) -> tuple[int, int]:
         """Leave out the rest of spans that a window cuts: it would be no valid sequence."""
@@ -297,8 +297,8 @@ class Tag(TrainableTask[TagInput, TagOutput]):
     def judge(self, record: TagInput, output: TagOutput) -> Judgement:
         truth, answer = _span_list(record.spans or ()), _span_list(output.spans)
         right = self.metrics([record], [output])["f1"] if truth or answer else 1.0
-        sure = min((span.probability for span in output.spans), default=None)
-        return Judgement(record.text, truth, answer, right, sure)
+        confidence = min((span.probability for span in output.spans), default=None)
+        return Judgement(record.text, truth, answer, right, confidence)
 
     def baseline(self, inputs: Sequence[TagInput]) -> dict[str, float]:
         return {"f1": 0.0}
@@ -382,8 +382,8 @@ def _count_spans(
     true: Counter[str] = Counter()
     for record, output in zip(inputs, outputs, strict=True):
         truth = {(span.start, span.end, span.label) for span in record.spans or ()}
-        found = {(span.start, span.end, span.label) for span in output.spans}
-        for counts, spans in ((right, truth & found), (answered, found), (true, truth)):
+        predicted = {(span.start, span.end, span.label) for span in output.spans}
+        for counts, spans in ((right, truth & predicted), (answered, predicted), (true, truth)):
             counts.update(label for _, _, label in spans)
     return right, answered, true
 

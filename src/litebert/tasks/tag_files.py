@@ -172,21 +172,21 @@ def parse_tagged(item: Any, where: str) -> TagInput:
         return TagInput(item, where=where)
     if not isinstance(item, Mapping):
         raise DataError(f"{where}: {str(item)[:40]!r} must be a string, or an object with 'text' or 'words'")
-    text, given = item.get("text"), item.get("words")
-    if given is not None and (
-        not isinstance(given, (list, tuple)) or not all(isinstance(word, str) and word for word in given)
+    text, tokens = item.get("text"), item.get("words")
+    if tokens is not None and (
+        not isinstance(tokens, (list, tuple)) or not all(isinstance(word, str) and word for word in tokens)
     ):
-        raise DataError(f"{where}: words={str(given)[:40]!r} must be a list of strings that are not empty")
+        raise DataError(f"{where}: words={str(tokens)[:40]!r} must be a list of strings that are not empty")
     words: tuple[tuple[int, int], ...] | None = None
-    if text is None and given is not None:
-        text, words = join_words(given)
+    if text is None and tokens is not None:
+        text, words = join_words(tokens)
     if not isinstance(text, str):
         raise DataError(
             f"{where}: no text in column 'text' (columns: {', '.join(map(str, item))}); rename a column to 'text', or "
             "name it with --columns text=NAME"
         )
-    if words is None and given is not None:
-        words = _places(text, given, where)
+    if words is None and tokens is not None:
+        words = _places(text, tokens, where)
     spans = item.get("spans")
     if spans is None and isinstance(item.get("label"), Mapping):
         spans = _cluener_spans(item["label"], where)
@@ -221,10 +221,10 @@ def _cluener_spans(label: Mapping[str, Any], where: str) -> list[dict[str, Any]]
         ) from error
 
 
-def _checked_spans(text: str, given: Any, where: str) -> tuple[Span, ...]:
-    if not isinstance(given, (list, tuple)):
-        raise DataError(f"{where}: spans={str(given)[:40]!r} must be a list of objects with start, end and label")
-    spans = sorted((_checked_span(text, item, where) for item in given), key=lambda span: (span.start, span.end))
+def _checked_spans(text: str, items: Any, where: str) -> tuple[Span, ...]:
+    if not isinstance(items, (list, tuple)):
+        raise DataError(f"{where}: spans={str(items)[:40]!r} must be a list of objects with start, end and label")
+    spans = sorted((_checked_span(text, item, where) for item in items), key=lambda span: (span.start, span.end))
     for left, right in pairwise(spans):
         if left.end > right.start:
             raise DataError(
@@ -247,9 +247,10 @@ def _checked_span(text: str, item: Any, where: str) -> Span:
             f"{where}: span {start}-{end} ({label}) does not fit a text of {len(text)} characters; "
             "start counts from 0 and end is the first character after the span"
         )
-    found = text[start:end]
-    if values.get("text", found) != found:
+    mention = text[start:end]
+    if values.get("text", mention) != mention:
         raise DataError(
-            f"{where}: span {start}-{end} ({label}) is {found[:40]!r} and not {str(values['text'])[:40]!r}; count again"
+            f"{where}: span {start}-{end} ({label}) is {mention[:40]!r} and not {str(values['text'])[:40]!r}; correct "
+            "start and end"
         )
-    return Span(start, end, label, found)
+    return Span(start, end, label, mention)

@@ -157,9 +157,9 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
 
     def head_depths(self, config: AlbertConfig) -> tuple[int, ...]:
         """After each third of the passes by default: early states represent words, late ones sentences."""
-        given = tuple(self.shape.get("depths") or ())
+        chosen = tuple(self.shape.get("depths") or ())
         passes = config.num_hidden_layers
-        depths = given or tuple(sorted({max(1, round(passes * third / 3)) for third in (1, 2, 3)}))
+        depths = chosen or tuple(sorted({max(1, round(passes * third / 3)) for third in (1, 2, 3)}))
         if max(depths) > passes or min(depths) < 0:
             raise ConfigError(f"decoder_depths={depths} must lie between 0 and the encoder's {passes} passes")
         return depths
@@ -244,22 +244,22 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
 
     def training_examples(self, inputs: Sequence[TranslateInput], examples: Sequence[Example]) -> list[Example]:
         targets = self.target.encode([record.target or "" for record in inputs])
-        found, self.left_out = [], []
+        trained, self.left_out = [], []
         for record, example, target in zip(inputs, examples, targets, strict=True):
             if record.target is None:
                 raise DataError(f"{record.place}: no translation to learn from; give 'target', or leave it out")
             if len(example.sequences) > 1 or len(target) > MAX_TARGET_TOKENS:
                 self.left_out.append(f"{record.place}: too long to learn from as one; cut it into sentences")
                 continue
-            found.append(replace(example, target=np.array(target.ids)))
-        self.longest = max((example.length for example in found), default=None)
-        self.search = self.search.with_room_for((example.length, len(example.target) - 1) for example in found)
-        self.by_sentence = are_single_sentences([example.notes.parts[0] for example in found])
-        return found
+            trained.append(replace(example, target=np.array(target.ids)))
+        self.longest = max((example.length for example in trained), default=None)
+        self.search = self.search.with_room_for((example.length, len(example.target) - 1) for example in trained)
+        self.by_sentence = are_single_sentences([example.notes.parts[0] for example in trained])
+        return trained
 
     def remarks(self, inputs: Sequence[TranslateInput]) -> list[str]:
         encoded = self.target.encode([record.target or "" for record in inputs])
-        unknown = sum(self.target.unk_id in one.ids for one in encoded)
+        unknown = sum(self.target.unk_id in encoding.ids for encoding in encoded)
         remark = f"{unknown:,} of {len(inputs):,} targets have characters that are not in the target vocabulary: "
         return [remark + "in their place the source is copied"] if unknown else []
 
@@ -278,8 +278,8 @@ class Translate(TrainableTask[TranslateInput, TranslateOutput]):
         """The result of the beam search with this decoder, or another writer."""
         special = (self.target.pad_id, self.target.mask_id)
         ends = (self.target.cls_id, self.target.sep_id)
-        found = search(writer, memory, real, *ends, search_settings or self.search, special, _content_columns(real))
-        return {"ids": found.ids, "looked_at": found.source_columns, "log_likelihood": found.log_likelihood}
+        result = search(writer, memory, real, *ends, search_settings or self.search, special, _content_columns(real))
+        return {"ids": result.ids, "looked_at": result.source_columns, "log_likelihood": result.log_likelihood}
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         assert batch.targets is not None

@@ -20,15 +20,15 @@ def bleu_words(references: Sequence[str]) -> str:
 
 def corpus_scores(texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """BLEU and chrF, from 0 to 100."""
-    found = _metrics(references)
-    return {name: float(metric.corpus_score(list(texts), [list(references)]).score) for name, metric in found.items()}
+    metrics = _metrics(references)
+    return {name: float(metric.corpus_score(list(texts), [list(references)]).score) for name, metric in metrics.items()}
 
 
 def metric_signatures(references: Sequence[str]) -> dict[str, str]:
-    found = _metrics(references)
-    for metric in found.values():
+    metrics = _metrics(references)
+    for metric in metrics.values():
         metric.corpus_score(["a"], [["a"]])  # it knows how many references there are when it has seen some
-    return {name: str(metric.get_signature()) for name, metric in found.items()}
+    return {name: str(metric.get_signature()) for name, metric in metrics.items()}
 
 
 def join_sentences(sentences: Sequence[str]) -> str:
