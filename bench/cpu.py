@@ -87,7 +87,7 @@ def ours(folder: Path, examples: list[Example], work: Path) -> dict[str, Answer]
         OURS: quantized(model).embed,
     }
     if find_spec("onnxruntime") and find_spec("onnxscript"):
-        graph = graph_of(Vectors(model.albert, model.after), model.max_length)
+        graph = graph_of(Vectors(model.albert, model.sentence_map), model.max_length)
         quantize_graph(graph)
         (work / "ours.onnx").write_bytes(graph.SerializeToString())
         session = session_of(work / "ours.onnx")

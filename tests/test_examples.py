@@ -149,8 +149,8 @@ def test_a_model_learns_which_sentences_belong_together(model: Model, tmp_path: 
     )
     taught = litebert.load(tmp_path / "out")
     assert f"taken: {best}" in told
-    assert taught.after is not None
-    assert (taught.after.tokens is None) == best.startswith("all")
+    assert taught.sentence_map is not None
+    assert (taught.sentence_map.tokens is None) == best.startswith("all")
     with safe_open(tmp_path / "out" / "model.safetensors", "pt") as file:
         assert {file.get_tensor(name).dtype for name in file.keys()} == {torch.bfloat16}  # noqa: SIM118
     with safe_open(tmp_path / "out" / "2_Dense" / "model.safetensors", "pt") as file:
@@ -314,7 +314,7 @@ def test_the_mean_of_models_has_the_mean_of_their_weights(model: Model, tmp_path
 
 def test_vectors_are_made_the_way_that_the_pairs_like_best(model: Model, tmp_path: Path, scripts: Any) -> None:
     sentences, pairs = scripts[1], Similarity.read(sts_of(tmp_path) / "train.tsv")
-    model.after = SentenceMap.plain(model.config.hidden_size)
+    model.sentence_map = SentenceMap.plain(model.config.hidden_size)
     before = sentences.correlation(model, pairs)
     found = sentences.settled(model, SENTENCES, pairs)
     # cosines of a sentence with itself are 1 but for rounding, which orders them
@@ -327,7 +327,7 @@ def test_means_of_arms_stand_among_them_in_order(model: Model, tmp_path: Path, s
     bench, sentences = scripts
     pairs = sts_of(tmp_path)
     shards_of(model, tmp_path)
-    model.after = SentenceMap.plain(model.config.hidden_size)
+    model.sentence_map = SentenceMap.plain(model.config.hidden_size)
     for name, factor in (("one", 1.0), ("other", 2.0)):
         scaled(model, factor, tmp_path / "arms" / name)
     results = {

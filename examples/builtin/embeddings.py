@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--half", action="store_true", help="save weights in bfloat16")
     options = parser.parse_args()
     model = litebert.load(options.model).to(pick_device("auto"))
-    model.bf16, model.after = has_bfloat16(model.device), None
+    model.bf16, model.sentence_map = has_bfloat16(model.device), None
     if options.pairs < 2 * model.config.hidden_size:
         parser.error(f"--pairs {options.pairs}: give {2 * model.config.hidden_size} or more")
     if min(options.steps, options.batch_size - 1) < 1:
@@ -86,7 +86,7 @@ def main() -> None:
     )
     saved = litebert.load(options.out).to(pick_device("auto"))
     for what, some in (("the tenth", tenth), ("the development pairs", Regress.read(options.sts / "dev.tsv"))):
-        print(f"saved: Spearman {correlation(saved, saved.after, some):.4f} on {what}")
+        print(f"saved: Spearman {correlation(saved, saved.sentence_map, some):.4f} on {what}")
 
 
 def pairs_of(shards: Shards, count: int) -> list[tuple[str, str]]:
@@ -182,7 +182,7 @@ def choose(model: Model, maps: dict[str, SentenceMap], tenth: list[TextInput]) -
 
 def correlation(model: Model, after: SentenceMap | None, pairs: list[TextInput]) -> float:
     """Between cosines and what people said."""
-    model.after = after
+    model.sentence_map = after
     left, right = (model.embed([getattr(pair, side) for pair in pairs]) for side in ("text", "text_b"))
     cosines = (left * right).sum(1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
     return float(spearmanr(cosines, [pair.label for pair in pairs]).statistic)

@@ -75,7 +75,7 @@ def main() -> None:
     texts = some_of(pool, model.tokenizer, LOOKED_AT)
     tokens = counts_of(model, texts)["rare tokens first"]
     first = replace(SentenceMap.plain(model.config.hidden_size), tokens=None if (tokens == 1).all() else tokens)
-    model.after = begun(model, first, texts)  # so that no direction stands out at the start
+    model.sentence_map = begun(model, first, texts)  # so that no direction stands out at the start
     found = {"before": correlation(model, pairs["train"])}
     print(
         f"{time.perf_counter() - began:.0f} s: begins; Spearman {found['before']:.4f} on the training pairs", flush=True
@@ -104,7 +104,7 @@ def begun(model: Model, first: SentenceMap, texts: list[str]) -> SentenceMap:
     What all vectors have in common is such a direction too. Where it is subtracted instead, as is usual, texts that are
     unlike these suffer: the mean of Wikipedia's sentences, subtracted from means of words, costs STS-B 7 points.
     """
-    model.after = first
+    model.sentence_map = first
     (change,) = whitenings(torch.from_numpy(model.embed(texts)).double(), (0.25,)).values()
     whole, bias = change.numpy() @ first.weight, change.numpy() @ first.bias
     return replace(first, weight=whole.astype(np.float32), bias=bias.astype(np.float32))
@@ -122,13 +122,13 @@ def whitenings(vectors: Tensor, powers: Sequence[float]) -> dict[float, Tensor]:
 
 def settled(model: Model, texts: list[str], pairs: list[SimilarInput]) -> dict[str, float]:
     """Make vectors the way that these pairs like best, and say what each way is worth to them."""
-    made, device, found, best = model.after, model.device, dict[str, float](), -1.0
+    made, device, found, best = model.sentence_map, model.device, dict[str, float](), -1.0
     assert made is not None
     own, labels = [text for pair in pairs for text in pair.texts], [pair.label for pair in pairs]
     taken = made
     for passes in [count for count in LAST_PASSES if count <= model.config.num_hidden_layers]:
         none = replace(SentenceMap.plain(model.config.hidden_size), tokens=made.tokens, passes=passes)
-        model.after = none
+        model.sentence_map = none
         pooled = torch.from_numpy(model.embed([*own, *texts])).to(device)
         for name, first in {"mapped": replace(made, passes=passes), "no map": none}.items():
             weight, bias = (torch.from_numpy(one).to(device) for one in (first.weight, first.bias))
@@ -141,7 +141,7 @@ def settled(model: Model, texts: list[str], pairs: list[SimilarInput]) -> dict[s
                     if value > best:
                         whole = [(change.float() @ one).cpu().numpy() for one in (weight, bias)]
                         best, taken = value, replace(first, weight=whole[0], bias=whole[1])
-    model.after = taken
+    model.sentence_map = taken
     return found | {"train": best}
 
 

@@ -243,6 +243,6 @@ def test_simcse_sets_dropout_and_refuses_to_go_without(
 def test_pooling_and_passes_are_kept(flags: tuple[object, ...], start: Path, tmp_path: Path) -> None:
     train = pairs(tmp_path / "train.jsonl", 0)
     assert litebert(*command(start, train, tmp_path / "out", "--task", "similarity", "--epochs", 1, *flags)) == 0
-    after = library.load(tmp_path / "out").after
+    after = library.load(tmp_path / "out").sentence_map
     assert after is not None
     assert (after.pooling, after.passes) == (("max", 1) if "max" in flags else ("mean", 2))

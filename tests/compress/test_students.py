@@ -114,7 +114,7 @@ def test_padding_does_not_count(tokenizer: Any) -> None:
 def test_vectors_of_a_narrower_student_are_mapped_to_the_teachers(tokenizer: Any) -> None:
     teacher = model_of(tokenizer)
     random = np.random.default_rng(0)
-    teacher.after = SentenceMap(random.normal(size=(8, 32)).astype("f"), random.normal(size=8).astype("f"))
+    teacher.sentence_map = SentenceMap(random.normal(size=(8, 32)).astype("f"), random.normal(size=8).astype("f"))
     student = student_of(teacher, model_of(tokenizer, hidden_size=16), 4)
     distiller = Distiller(student, teacher)
     before = distiller.eval()(batch())["states"]
@@ -122,9 +122,9 @@ def test_vectors_of_a_narrower_student_are_mapped_to_the_teachers(tokenizer: Any
     assert distiller.eval()(batch())["states"] < before
     texts = ["今天天气很好", "我要退货"]
     bridge: Any = distiller.bridge
-    student.after, own = None, student.embed(texts)
-    wanted = teacher.after(bridge(torch.from_numpy(own)).detach().numpy())
-    student.after = distiller.after
+    student.sentence_map, own = None, student.embed(texts)
+    wanted = teacher.sentence_map(bridge(torch.from_numpy(own)).detach().numpy())
+    student.sentence_map = distiller.sentence_map
     np.testing.assert_allclose(student.embed(texts), wanted, atol=1e-4)
 
 

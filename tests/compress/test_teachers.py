@@ -100,7 +100,7 @@ def test_a_student_that_reads_other_tokens_learns_what_is_said_of_whole_texts(
         loss.backward()
         optimizer.step()
     assert loss.item() < first["loss"].item() / 3
-    student.after = distiller.after
+    student.sentence_map = distiller.sentence_map
     if taught:
         found = [list(one.probabilities.values()) for one in student.predict(TEXTS)]
         np.testing.assert_allclose(found, torch.tensor(said).softmax(-1), atol=0.1)

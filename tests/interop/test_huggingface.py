@@ -240,8 +240,8 @@ def test_what_tokens_count_is_saved_and_sentence_transformers_applies_it(model: 
     weighted = Model(model.albert, model.tokenizer, model.task, model.max_length, after)
     weighted.save(tmp_path)
     again = litebert.load(tmp_path)
-    assert again.after is not None
-    np.testing.assert_array_equal(again.after.tokens, tokens)
+    assert again.sentence_map is not None
+    np.testing.assert_array_equal(again.sentence_map.tokens, tokens)
     ours = again.embed(PROSE[:3])
     ids = model.tokenizer.encode(PROSE[:1])[0].ids
     states = model.encoder(torch.tensor(np.array(ids)[None])).detach().numpy()[0]
@@ -263,7 +263,7 @@ def test_what_tokens_count_is_saved_and_sentence_transformers_applies_it(model: 
 def test_damaged_counts_are_refused(model: Model, tmp_path: Path, content: dict[str, Any], complaint: str) -> None:
     size, tokens = model.config.hidden_size, np.ones(model.tokenizer.vocab_size, np.float32)
     after = SentenceMap(np.eye(size, dtype=np.float32), np.zeros(size, dtype=np.float32), tokens)
-    Model(model.albert, model.tokenizer, after=after).save(tmp_path)
+    Model(model.albert, model.tokenizer, sentence_map=after).save(tmp_path)
     path = tmp_path / "1_WordWeights" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | content))
     with pytest.raises(CheckpointError, match=complaint):
@@ -278,16 +278,16 @@ def test_damaged_counts_are_refused(model: Model, tmp_path: Path, content: dict[
 def test_a_damaged_map_is_refused(model: Model, tmp_path: Path, file: str, content: str, complaint: str) -> None:
     size = model.config.hidden_size
     after = SentenceMap(np.zeros((4, size), dtype=np.float32), np.zeros(4, dtype=np.float32))
-    Model(model.albert, model.tokenizer, after=after).save(tmp_path)
+    Model(model.albert, model.tokenizer, sentence_map=after).save(tmp_path)
     (tmp_path / file).write_text(content)
     with pytest.raises(CheckpointError, match=complaint):
         litebert.load(tmp_path)
 
 
 def test_a_map_of_another_size_is_refused(model: Model, tmp_path: Path) -> None:
-    Model(model.albert, model.tokenizer, after=SentenceMap(np.zeros((4, 5), np.float32), np.zeros(4, np.float32))).save(
-        tmp_path
-    )
+    Model(
+        model.albert, model.tokenizer, sentence_map=SentenceMap(np.zeros((4, 5), np.float32), np.zeros(4, np.float32))
+    ).save(tmp_path)
     with pytest.raises(CheckpointError, match="do not fit vectors of"):
         litebert.load(tmp_path)
 

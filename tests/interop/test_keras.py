@@ -173,7 +173,7 @@ def variables(path: Path) -> dict[str, np.ndarray]:
 def test_what_keras_has_no_place_for_is_named(tmp_path: Path) -> None:
     folder = pretrained()
     after = SentenceMap(np.eye(4, 16, dtype=np.float32), np.zeros(4, np.float32))
-    told = "; ".join(write_keras(tmp_path, replace(folder, after=after, int8={})))
+    told = "; ".join(write_keras(tmp_path, replace(folder, sentence_map=after, int8={})))
     for part in ("the head 'order'", "LayerNorm of the head 'mlm'", "vectors of sentences", "eight bits"):
         assert part in told
     assert write_keras(tmp_path, taught(Tag(["O", "B-A", "I-A"]))) == ["the head 'tag'"]

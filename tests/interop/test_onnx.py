@@ -116,7 +116,7 @@ def test_a_shared_layer_is_stored_once_however_many_passes_there_are() -> None:
 
 def test_the_built_in_model_is_as_small_as_its_weights() -> None:
     model = litebert.load("litebert-base-en", engine="torch")
-    module = Vectors(model.albert, model.after)
+    module = Vectors(model.albert, model.sentence_map)
     graph = graph_of(module, model.max_length)
     parameters = sum(one.numel() for one in module.parameters())
     assert graph.ByteSize() < 4 * parameters * 1.01

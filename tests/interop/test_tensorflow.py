@@ -331,7 +331,7 @@ def folder_config(settings: dict[str, Any]) -> AlbertConfig:
 
 def saved(model: Model, path: Path) -> Model:
     """What comes back from Google's format."""
-    folder = Folder(model.albert, model.tokenizer, model.task, model.max_length, model.after)
+    folder = Folder(model.albert, model.tokenizer, model.task, model.max_length, model.sentence_map)
     write_google(folder, path)
     return litebert.load(path)
 

@@ -170,8 +170,8 @@ def test_vectors_are_those_of_embed(model: Model) -> None:
     mapped = SentenceMap(np.eye(4, 32, dtype=np.float32), np.ones(4, dtype=np.float32))
     tokens = np.linspace(0.1, 1.0, model.tokenizer.vocab_size).astype(np.float32)
     for after in (None, mapped, replace(mapped, tokens=tokens)):
-        expected = torch.from_numpy(Model(model.albert, model.tokenizer, after=after).embed(texts))
-        learner = Learner(model.encoder, "proto", "squared", after=after)
+        expected = torch.from_numpy(Model(model.albert, model.tokenizer, sentence_map=after).embed(texts))
+        learner = Learner(model.encoder, "proto", "squared", sentence_map=after)
         torch.testing.assert_close(learner(questions.texts).detach(), expected, rtol=1e-4, atol=1e-5)
         both = torch.cat([learner(questions.support), learner(questions.queries)])
         torch.testing.assert_close(both.detach(), expected, rtol=1e-4, atol=1e-5)

@@ -205,7 +205,9 @@ def test_what_a_graph_does_not_reach_is_found_all_the_same(
 def test_another_model_is_refused(model: Model, tmp_path: Path) -> None:
     Index.create(tmp_path, model).add(model, TEXTS[:3])
     size = model.config.hidden_size
-    other = Model(model.albert, model.tokenizer, after=SentenceMap(2 * np.eye(size, dtype="f"), np.zeros(size, "f")))
+    other = Model(
+        model.albert, model.tokenizer, sentence_map=SentenceMap(2 * np.eye(size, dtype="f"), np.zeros(size, "f"))
+    )
     with pytest.raises(ConfigError, match="makes others; give that model, with as many passes and tokens, or build"):
         Index.open(tmp_path).search(other, ["x"])
     shorter = Model(model.albert, model.tokenizer, max_length=8)

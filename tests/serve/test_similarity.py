@@ -25,7 +25,7 @@ def taught(models: dict[str, Model], tmp_path: Path) -> Path:
     """Its vectors are 24 numbers that nobody else gives."""
     base, random = models["mask"], np.random.default_rng(0)
     made = SentenceMap(random.standard_normal((24, 32)).astype("f"), np.ones(24, "f"), pooling="max")
-    Model(base.albert.with_heads({}), base.tokenizer, Similarity(), after=made).save(tmp_path / "taught")
+    Model(base.albert.with_heads({}), base.tokenizer, Similarity(), sentence_map=made).save(tmp_path / "taught")
     return tmp_path / "taught"
 
 

@@ -397,13 +397,13 @@ def test_the_mean_of_the_last_passes_is_what_it_says(model: Model) -> None:
         model.passes = passes
         each.append(model.embed(PROSE[:2]))
     model.encoder.depth = None
-    model.after = SentenceMap.plain(size, passes=2)
+    model.sentence_map = SentenceMap.plain(size, passes=2)
     np.testing.assert_allclose(model.embed(PROSE[:2]), np.mean(each, axis=0), atol=1e-5)
 
 
 def test_learning_begins_with_the_map_that_the_model_has(model: Model) -> None:
     size = model.config.hidden_size
-    model.after = SentenceMap(2 * np.eye(size, dtype=np.float32), np.ones(size, np.float32))
+    model.sentence_map = SentenceMap(2 * np.eye(size, dtype=np.float32), np.ones(size, np.float32))
     heads = dict(model.albert.heads.items())
     first: Any = Similarity().initial_head(model.config, heads)
     assert isinstance(first, SentenceHead)

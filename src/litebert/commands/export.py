@@ -119,7 +119,7 @@ def run(config: Config) -> None:
     taught = model.task is not None and not isinstance(model.task, Mask)
     module: Answers | Vectors
     if config.give == "vectors" or (config.give == "auto" and not taught):
-        module = Vectors(model.albert, model.after)
+        module = Vectors(model.albert, model.sentence_map)
     elif model.task is None:
         raise ConfigError(f"{config.model} is a bare encoder and answers nothing; use --give vectors")
     else:

@@ -56,7 +56,7 @@ def quantized(
             if weight.dim() == 2 and weight.numel() > matrices * LARGE:
                 whole, scale = quantize_per_row(weight)
                 weight.copy_(whole * scale[:, None])
-    found = Model(albert, model.tokenizer, model.task, model.max_length, model.after)
+    found = Model(albert, model.tokenizer, model.task, model.max_length, model.sentence_map)
     found.int8, found.source = ranges, model.source
     enable_int8(albert.encoder, ranges)
     return found

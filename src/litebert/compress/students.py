@@ -69,10 +69,10 @@ def student_of(teacher: Model, start: Model, passes: int) -> Model:
     albert = Albert(shape, {} if task is None else _heads(teacher, start, task, shape))
     albert.encoder.load_state_dict(start.encoder.state_dict())
     length = min(teacher.max_length, shape.max_position_embeddings)
-    after = None if by_text(teacher, start) or shape.hidden_size != teacher.config.hidden_size else teacher.after
+    after = None if by_text(teacher, start) or shape.hidden_size != teacher.config.hidden_size else teacher.sentence_map
     student = Model(albert, start.tokenizer, task, length, None if isinstance(task, TrainableTask) else after)
-    if (made := student.after) is not None and made.passes > passes:
-        student.after = replace(made, passes=passes)  # it has no more of them
+    if (made := student.sentence_map) is not None and made.passes > passes:
+        student.sentence_map = replace(made, passes=passes)  # it has no more of them
     student.source = start.source
     return student
 
@@ -107,7 +107,7 @@ class Distiller(nn.Module):
         sizes = student.config.hidden_size, teacher.config.hidden_size
         if mapped or sizes[0] != sizes[1]:
             self.bridge = nn.Linear(*sizes)
-        self._after = teacher.after
+        self._after = teacher.sentence_map
         self.task = student.task if isinstance(student.task, TrainableTask) else None
         self.mask_id = student.tokenizer.mask_id
         guess = all(Mask.head_name in one.albert.heads for one in (student, teacher))
@@ -133,7 +133,7 @@ class Distiller(nn.Module):
         return {"loss": torch.stack(list(found.values())).sum()} | found
 
     @property
-    def after(self) -> SentenceMap | None:
+    def sentence_map(self) -> SentenceMap | None:
         """What the student's means of states go through to be the teacher's vectors."""
         known, bridge = self._after, self.bridge
         if not isinstance(bridge, nn.Linear):
@@ -203,7 +203,7 @@ class TextDistiller(nn.Module):
             self.bridge = _fitted(student, examples[:FITTED])
 
     @property
-    def after(self) -> SentenceMap | None:
+    def sentence_map(self) -> SentenceMap | None:
         """What the student's vectors go through to be the teacher's."""
         if self.task is not None:
             return None

@@ -34,7 +34,7 @@ OURS = (None, "albert", "litebert")
 def bert_of(path: Path) -> Model:
     """A BERT, as an ALBERT that shares nothing."""
     folder = load_bert(path)
-    model = Model(folder.model, folder.tokenizer, folder.task, folder.max_length, folder.after)
+    model = Model(folder.model, folder.tokenizer, folder.task, folder.max_length, folder.sentence_map)
     model.source = path.resolve()
     model.encoder.project.requires_grad_(False)  # an identity, which no BERT has
     return model
@@ -79,7 +79,7 @@ class Foreign(Model):
         )  # fmt: skip
         length = longest_text(path, shape.max_position_embeddings)
         super().__init__(_Network(network, shape), tokenizer, task, length)
-        self.after = read_map(path, theirs.hidden_size, tokenizer)
+        self.sentence_map = read_map(path, theirs.hidden_size, tokenizer)
         self.source = path.resolve()
 
     @property

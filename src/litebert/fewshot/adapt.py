@@ -59,7 +59,7 @@ class Adapted(Model):
     ) -> None:  # fmt: skip
         albert = share_encoder(base, adapters)
         albert.heads = nn.ModuleDict({task.head_name: head})
-        super().__init__(albert, base.tokenizer, task, base.max_length, base.after)
+        super().__init__(albert, base.tokenizer, task, base.max_length, base.sentence_map)
         self.base, self.support, self.source, self.bf16 = base, support, base.source, base.bf16
         self.evidence = evidence
         """How well it does, by leave-one-out."""

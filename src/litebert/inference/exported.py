@@ -17,7 +17,7 @@ class Exported(Model):
     """Tokenizes, batches and decodes like the model it was made from; ONNX Runtime computes the scores."""
 
     def __init__(self, model: Model, session: Any) -> None:
-        super().__init__(model.albert, model.tokenizer, model.task, model.max_length, model.after)
+        super().__init__(model.albert, model.tokenizer, model.task, model.max_length, model.sentence_map)
         self.source = model.source
         self.session = session
 

@@ -40,7 +40,7 @@ def load_model(path_or_name: str | Path, engine: Engine = "auto", share_with: Se
     check_engine(engine)
     path = locate(path_or_name)
     folder = load_any(path)
-    model = Model(folder.model, folder.tokenizer, folder.task, folder.max_length, folder.after)
+    model = Model(folder.model, folder.tokenizer, folder.task, folder.max_length, folder.sentence_map)
     is_name = path == builtin.FOLDERS.get(str(path_or_name)) or not is_here(Path(path_or_name))
     model.source = str(path_or_name) if is_name else path.resolve()
     model.int8, model.bf16 = folder.int8, engine == "bf16"

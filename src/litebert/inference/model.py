@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -54,7 +55,7 @@ class Model:
         tokenizer: Tokenizer | None,
         task: Task[Any, Any] | None = None,
         max_length: int | None = None,
-        after: SentenceMap | None = None,
+        sentence_map: SentenceMap | None = None,
     ) -> None:
         self.albert = albert
         self._tokenizer = tokenizer
@@ -62,8 +63,8 @@ class Model:
         """What it was trained for; None for a bare encoder."""
         self.max_length = max_length or albert.config.max_position_embeddings
         """Texts are truncated to this many tokens: the length it was trained with, or its positions."""
-        if after is not None:
-            self.after = after
+        if sentence_map is not None:
+            self.sentence_map = sentence_map
         self.source: str | Path | None = None
         """The name or the folder it was loaded from."""
         self.int8: ActivationRanges | None = None
@@ -93,19 +94,30 @@ class Model:
         return self._tokenizer
 
     @property
-    def after(self) -> SentenceMap | None:
+    def sentence_map(self) -> SentenceMap | None:
         """How `embed` makes a vector: the pooling and the linear map after it; None = the mean of the tokens."""
         if SentenceHead.name not in self.albert.heads:
             return None
         head: Any = self.albert.heads[SentenceHead.name]
         return head.as_map()
 
-    @after.setter
-    def after(self, sentence_map: SentenceMap | None) -> None:
+    @sentence_map.setter
+    def sentence_map(self, sentence_map: SentenceMap | None) -> None:
         heads = {name: head for name, head in self.albert.heads.items() if name != SentenceHead.name}
         if sentence_map is not None:
             heads[SentenceHead.name] = SentenceHead(sentence_map).to(self.device).requires_grad_(False).eval()
         self.albert = self.albert.with_heads(heads)  # a new one: other models may share the encoder
+
+    @property
+    def after(self) -> SentenceMap | None:
+        """The former name of `sentence_map`."""
+        warnings.warn("Model.after is now called Model.sentence_map", DeprecationWarning, stacklevel=2)
+        return self.sentence_map
+
+    @after.setter
+    def after(self, sentence_map: SentenceMap | None) -> None:
+        warnings.warn("Model.after is now called Model.sentence_map", DeprecationWarning, stacklevel=2)
+        self.sentence_map = sentence_map
 
     @property
     def dimensions(self) -> int:
@@ -177,10 +189,10 @@ class Model:
         vocabulary and the maximum length."""
         digest = hashlib.sha256(self.encoder_fingerprint().encode())
         digest.update(f"{self.tokenizer.fingerprint} {self.max_length} {self.passes}".encode())
-        after = self.after
-        if after is not None:
-            digest.update(f"{after.pooling} {after.passes}".encode())
-            for part in (after.weight, after.bias, after.tokens):
+        sentence_map = self.sentence_map
+        if sentence_map is not None:
+            digest.update(f"{sentence_map.pooling} {sentence_map.passes}".encode())
+            for part in (sentence_map.weight, sentence_map.bias, sentence_map.tokens):
                 digest.update(b"" if part is None else np.ascontiguousarray(part).tobytes())
         return digest.hexdigest()
 
@@ -194,7 +206,7 @@ class Model:
 
     def save(self, path: str | Path, half: bool = False) -> None:
         """Write a folder that litebert, transformers and sentence-transformers load; `half`: weights in bfloat16."""
-        parts = (self.albert, self._tokenizer, self.task, self.max_length, self.after, self.int8)
+        parts = (self.albert, self._tokenizer, self.task, self.max_length, self.sentence_map, self.int8)
         save_folder(Path(path), Folder(*parts), half)
 
     def embed(self, texts: Sequence[str], batch_size: int | None = None) -> np.ndarray:

@@ -81,7 +81,7 @@ class Folder:
     task: Task[Any, Any] | None
     max_length: int
     """The longest sequence the model was trained on, as far as the folder says."""
-    after: SentenceMap | None = None
+    sentence_map: SentenceMap | None = None
     """What vectors of sentences go through."""
     int8: ActivationRanges | None = None
     """Weights are held in eight bits, and between what its products' inputs lie, empty if that is not known."""
@@ -114,8 +114,8 @@ def assembled(
     max_length = settings.get("litebert", {}).get("max_length", config.max_position_embeddings)
     if not isinstance(max_length, int) or not 8 <= max_length <= config.max_position_embeddings:
         raise CheckpointError(f"{path / 'config.json'}: litebert.max_length={max_length!r} must fit the model")
-    after, int8 = read_map(path, config.hidden_size, tokenizer), _ranges_of(settings, model.encoder, path)
-    return Folder(model, tokenizer, task, max_length, after, int8)
+    sentence_map, int8 = read_map(path, config.hidden_size, tokenizer), _ranges_of(settings, model.encoder, path)
+    return Folder(model, tokenizer, task, max_length, sentence_map, int8)
 
 
 def weights_of(
@@ -144,7 +144,7 @@ def save_folder(path: Path, folder: Folder, half: bool = False) -> None:
     if folder.task is not None:
         folder.task.save_extra_files(path)
     _write_tensors(path, tensors)
-    write_modules(path, folder.model.config, folder.max_length, folder.tokenizer, folder.after, half)
+    write_modules(path, folder.model.config, folder.max_length, folder.tokenizer, folder.sentence_map, half)
     write_json(path / "config.json", settings_of(folder))
 
 
@@ -196,7 +196,7 @@ def config_from(settings: dict[str, Any], folder: Path) -> AlbertConfig:
 def settings_of(folder: Folder) -> dict[str, Any]:
     """What config.json says."""
     settings = settings_of_weights(folder.model, folder.task, folder.max_length)
-    if folder.after is not None and folder.after.passes > 1:
+    if folder.sentence_map is not None and folder.sentence_map.passes > 1:
         settings["output_hidden_states"] = True  # which sentence-transformers reads
     if folder.int8 is not None:
         settings["litebert"]["int8"], settings["model_type"] = folder.int8, "litebert"

@@ -132,14 +132,14 @@ def _what_keras_holds(folder: Folder) -> Folder:
     heads = folder.model.heads
     kept = [name for name in _TASKS if name in heads and (name == "mlm" or set(heads[name].state_dict()) == _LINEAR)]
     model = folder.model.with_heads({name: heads[name] for name in kept[:1]})
-    return replace(folder, model=model, task=folder.task if kept else None, after=None, int8=None)
+    return replace(folder, model=model, task=folder.task if kept else None, sentence_map=None, int8=None)
 
 
 def _left_out(folder: Folder, kept: Folder, has_pieces: bool) -> Iterator[str]:
     yield from (f"the head {name!r}" for name in folder.model.heads if name not in kept.model.heads)
     if "mlm" in kept.model.heads:
         yield "1e-12 in the LayerNorm of the head 'mlm': keras-hub has 1e-5 there, so its logits differ a little"
-    if folder.after is not None:
+    if folder.sentence_map is not None:
         yield "how vectors of sentences are made from those of tokens"
     if folder.int8 is not None:
         yield "what products of eight bits need; weights are written in float32"

@@ -54,15 +54,15 @@ class Answers(nn.Module):
 class Vectors(nn.Module):
     """The hidden states, and the vector that `embed` gives."""
 
-    def __init__(self, albert: Albert, after: SentenceMap | None) -> None:
+    def __init__(self, albert: Albert, sentence_map: SentenceMap | None) -> None:
         super().__init__()
-        if after is not None and after.passes > 1:
+        if sentence_map is not None and sentence_map.passes > 1:
             raise ConfigError(
-                f"a graph gives the last states, and these vectors are of the last {after.passes} passes; teach the "
-                "model without --last-passes"
+                f"a graph gives the last states, and these vectors are of the last {sentence_map.passes} passes; train "
+                "the model without --last-passes"
             )
         self.encoder = albert.encoder
-        self.head = None if after is None else SentenceHead(after)
+        self.head = None if sentence_map is None else SentenceHead(sentence_map)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Scores:
         hidden = self.encoder(input_ids, attention_mask, token_type_ids)

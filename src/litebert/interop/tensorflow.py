@@ -124,8 +124,8 @@ def write_google(folder: Folder, path: Path) -> list[Row]:
         atomic_write(path / "spiece.vocab", "".join(lines))
     else:
         atomic_write(path / "vocab.txt", "".join(f"{token}\n" for token in tokens))
-    if folder.after is not None:  # which Google's code does not see, and we read again
-        write_modules(path, folder.model.config, folder.max_length, tokenizer, folder.after)
+    if folder.sentence_map is not None:  # which Google's code does not see, and we read again
+        write_modules(path, folder.model.config, folder.max_length, tokenizer, folder.sentence_map)
     if folder.task is not None:
         folder.task.save_extra_files(path)
     write_bundle(path / CHECKPOINT, tensors)

@@ -106,20 +106,23 @@ class Learner(nn.Module):
         distance: Distance = "cosine",
         inner_steps: int = 3,
         inner_rate: float = 0.01,
-        after: SentenceMap | None = None,
+        sentence_map: SentenceMap | None = None,
     ) -> None:
         super().__init__()
         self.encoder, self.algorithm, self.distance, self.inner_steps = encoder, algorithm, distance, inner_steps
         self.bf16 = False
         """Encode in bfloat16. The head stays in float32: cosines would differ in the third digit."""
-        if after is not None and not after.is_mean:
+        if sentence_map is not None and not sentence_map.is_mean:
             raise ConfigError(
-                f"the model pools by {after.pooling} over {after.passes} passes; meta-training needs mean pooling of "
-                "the last one: take another model"
+                f"the model pools by {sentence_map.pooling} over {sentence_map.passes} passes; meta-training needs the "
+                "mean of the last one: take another model"
             )
-        self.after = None if after is None else [torch.from_numpy(part) for part in (after.weight, after.bias)]
-        self.token_weights = None if after is None or after.tokens is None else torch.from_numpy(after.tokens)
+        self._linear: list[Tensor] | None = None
+        self.token_weights: Tensor | None = None
         """The weight of each token of the vocabulary in a mean."""
+        if sentence_map is not None:
+            self._linear = [torch.from_numpy(part) for part in (sentence_map.weight, sentence_map.bias)]
+            self.token_weights = None if sentence_map.tokens is None else torch.from_numpy(sentence_map.tokens)
         self.log_scale = nn.Parameter(torch.tensor(math.log(INITIAL_SCALE)))
         rates = dict.fromkeys(sorted({name.split(".")[0] for name in self._adapted_parameters()}), inner_rate)
         rates |= {HEAD: HEAD_RATE_FACTOR * inner_rate} if self.is_adapting else {}
@@ -150,8 +153,8 @@ class Learner(nn.Module):
         if self.token_weights is not None:
             share = share * self.token_weights.to(share)[texts.ids]
         vectors = share / share.sum(1, keepdim=True).clamp(min=1e-9) @ hidden.to(dtype)
-        if self.after is not None:
-            weight, bias = (part.to(vectors) for part in self.after)
+        if self._linear is not None:
+            weight, bias = (part.to(vectors) for part in self._linear)
             vectors = F.linear(vectors, weight, bias)
         return F.normalize(vectors, dim=1) if self.distance == "cosine" else vectors
 
@@ -206,7 +209,9 @@ class Learner(nn.Module):
         }  # fmt: skip
 
     @classmethod
-    def from_settings(cls, encoder: Encoder, settings: Mapping[str, Any], after: SentenceMap | None = None) -> Learner:
+    def from_settings(
+        cls, encoder: Encoder, settings: Mapping[str, Any], sentence_map: SentenceMap | None = None
+    ) -> Learner:
         try:
             algorithm, distance, inner_steps = (settings[name] for name in ("algorithm", "distance", "inner_steps"))
             if algorithm not in get_args(Algorithm) or distance not in get_args(Distance):
@@ -214,7 +219,7 @@ class Learner(nn.Module):
             if inner_steps not in range(1, MAX_INNER_STEPS + 1):
                 raise ValueError(f"inner_steps={inner_steps!r}")
             implementation = encoder.attention_implementation
-            learner = cls(encoder, algorithm, distance, inner_steps, after=after)
+            learner = cls(encoder, algorithm, distance, inner_steps, sentence_map=sentence_map)
             encoder.attention_implementation = implementation  # inference needs no second derivative
             if set(settings["rates"]) != set(learner.log_rates):
                 raise ValueError("rates of other parts")

@@ -35,7 +35,7 @@ class BatchedModel(Model):
     """A model that computes through the server's batcher; for use outside the event loop's thread."""
 
     def __init__(self, model: Model, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(model.albert, model.tokenizer, None, model.max_length, model.after)
+        super().__init__(model.albert, model.tokenizer, None, model.max_length, model.sentence_map)
         self.source, self.int8, self.bf16 = model.source, model.int8, model.bf16
         self.model, self._engine, self._loop = model, engine, loop
         self._pending: set[Future[Any]] = set()

@@ -337,7 +337,7 @@ class Run:
         if figures["loss"] <= self.best:
             self.best, self.best_epoch = figures["loss"], step.done // self.epoch_steps
             if not isinstance(self.student.task, TrainableTask):
-                self.student.after = self.distiller.after
+                self.student.sentence_map = self.distiller.sentence_map
             self.student.save(self.config.out)
 
     def _measure(self) -> dict[str, float]:

@@ -116,7 +116,7 @@ class Run:
         self.valid = self._drawn("valid", self.shape.episodes)
         self.learner = Learner(
             self.model.encoder, config.algorithm, config.distance, config.inner_steps, config.inner_rate,
-            self.model.after,
+            self.model.sentence_map,
         ).to(self.device)  # fmt: skip
         self.learner.bf16 = training_precision(config.precision, self.device) == "bf16"
         rate = default_learning_rate(self.model) if config.learning_rate is None else config.learning_rate
@@ -248,7 +248,7 @@ class Run:
             seen[part.table.kind] |= set(part.pool)
         content = self.learner.settings() | {name: sorted(some) for name, some in seen.items()}
         write_json(out / "meta.json", content)  # before what it is about
-        Model(albert, self.model.tokenizer, None, self.length, self.model.after).save(out)
+        Model(albert, self.model.tokenizer, None, self.length, self.model.sentence_map).save(out)
 
     def _save(self, step: Step) -> None:
         if step.stopping or self.saving.due(step.done):

@@ -167,7 +167,7 @@ def _read(table: Table, episodes: Sequence[Episode], model: Model, vectors: bool
         found[rows] = some / np.linalg.norm(some, axis=1, keepdims=True)
     pace = (time.perf_counter() - began) / len(rows)
     meta = read_meta_settings(model)
-    learner = Learner.from_settings(model.encoder, meta, model.after) if meta else None
+    learner = Learner.from_settings(model.encoder, meta, model.sentence_map) if meta else None
     if learner is not None:
         learner.bf16 = model.bf16
     return Learned(table.texts, table.labels, model, ids, found, learner), pace
