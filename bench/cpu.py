@@ -37,12 +37,11 @@ import torch
 
 import litebert
 from litebert.builtin import folder_of
-from litebert.compress.quantize import quantized
+from litebert.compress.quantize import quantize_model
 from litebert.data.batches import Example, batches_by_length, pad
 from litebert.data.corpus import read_lines
 from litebert.inference import Model
-from litebert.inference.exported import run_session
-from litebert.interop.onnx import Vectors, graph_of
+from litebert.interop.onnx import VectorModule, make_graph, run_session
 from litebert.interop.onnx_int8 import quantize_graph
 from litebert.model.backends.int8 import enable_int8
 
@@ -79,15 +78,15 @@ def texts_of(model: Model, lines: list[str], length: int) -> list[str]:
 
 def ours(folder: Path, examples: list[Example], work: Path) -> dict[str, Answer]:
     model = litebert.load(folder, engine="torch")
-    by_onednn = quantized(model, examples)
+    by_onednn = quantize_model(model, examples)
     enable_int8(by_onednn.encoder, by_onednn.int8, native=False)
     found: dict[str, Answer] = {
         "litebert fp32": model.embed,
         "litebert int8 by oneDNN": by_onednn.embed,
-        OURS: quantized(model).embed,
+        OURS: quantize_model(model).embed,
     }
     if find_spec("onnxruntime") and find_spec("onnxscript"):
-        graph = graph_of(Vectors(model.albert, model.sentence_map), model.max_length)
+        graph = make_graph(VectorModule(model.albert, model.sentence_map), model.max_length)
         quantize_graph(graph)
         (work / "ours.onnx").write_bytes(graph.SerializeToString())
         session = session_of(work / "ours.onnx")

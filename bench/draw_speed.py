@@ -15,7 +15,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from litebert.measure.plots import COLOURS, colour_of, compact
+from litebert.measure.plots import COLOURS, colour_name, format_compact
 
 PANELS = {
     "encode": "embedding, tokens per second",
@@ -66,7 +66,7 @@ def bars(axes: Any, rows: list[dict[str, Any]], names: list[str], figure: str, t
         group = [row for row in rows if row["case"] == case]
         for row in group:
             axes.barh(at, row[figure], height=0.86, color=colour(names.index(row["who"])))
-            axes.text(row[figure] + most * 0.015, at, compact(row[figure]), va="center", fontsize=8, color=INK)
+            axes.text(row[figure] + most * 0.015, at, format_compact(row[figure]), va="center", fontsize=8, color=INK)
             at += 1
         ticks.append(at - 1 - (len(group) - 1) / 2)
         at += 0.7
@@ -83,7 +83,9 @@ def roofline(axes: Any, rows: list[dict[str, Any]], names: list[str], runs: list
         axes.scatter(row["intensity"], row["operations_per_second"], s=24, color=colour(names.index(row["who"])))
     low, high = min(row["intensity"] for row in rows) / 2, max(row["intensity"] for row in rows) * 3
     axes.plot([low, matmul / copied, high], [low * copied, matmul, matmul], color=QUIET, linewidth=1.2)
-    axes.text(high, matmul * 1.15, f"a large matrix product: {compact(matmul)}", ha="right", fontsize=8, color=QUIET)
+    axes.text(
+        high, matmul * 1.15, f"a large matrix product: {format_compact(matmul)}", ha="right", fontsize=8, color=QUIET
+    )
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(None, matmul * 3), xlabel="operations per byte")
     axes.grid(axis="y", color=PALE, linewidth=0.7)
     axes.set_axisbelow(True)
@@ -99,7 +101,7 @@ def tidy(axes: Any, title: str) -> None:
 
 
 def colour(number: int) -> str:
-    return COLOURS[colour_of(number)][0]
+    return COLOURS[colour_name(number)][0]
 
 
 if __name__ == "__main__":

@@ -43,8 +43,8 @@ from litebert.fewshot import Adapted, adapt_with_tier
 from litebert.fewshot.adapt import as_input
 from litebert.fewshot.contrastive import TunedTier
 from litebert.fewshot.tuning import TIERS
-from litebert.measure.baselines import cut_for
-from litebert.measure.intervals import mean_difference, spread_of
+from litebert.measure.baselines import tfidf_analyzer
+from litebert.measure.intervals import paired_difference, sample_deviation
 from litebert.tasks import Classify
 
 INTENTS = ("BANKING77", "CLINC150")
@@ -156,7 +156,7 @@ def joined(texts: list[Text]) -> list[str]:
 
 def by_words(texts: list[Text], labels: list[str], asked: list[Text]) -> Found:
     parts = [part for text in texts for part in ([text] if isinstance(text, str) else text)]
-    vectors = TfidfVectorizer(**cut_for(parts))  # the space between two texts says nothing of the writing
+    vectors = TfidfVectorizer(**tfidf_analyzer(parts))  # the space between two texts says nothing of the writing
     return _fitted(make_pipeline(vectors, LogisticRegression(C=100, max_iter=2000)), joined, texts, labels, asked)
 
 
@@ -242,7 +242,7 @@ def figures(
     ours_by_question, right_by_question = (
         (np.mean(some, 0) if same else np.concatenate(some)).tolist() for some in (ours, right)
     )
-    gap = mean_difference(ours_by_question, right_by_question)
+    gap = paired_difference(ours_by_question, right_by_question)
     each = [float(np.mean(some)) for some in right]
     errors = [
         calibration_error(one.probabilities[: len(some)], np.array(some))
@@ -253,7 +253,7 @@ def figures(
         for split, one in zip(splits, found, strict=True) if split.others
     ]  # fmt: skip
     return {
-        "accuracy": float(np.mean(each)), "spread": spread_of(each), "splits": each,
+        "accuracy": float(np.mean(each)), "spread": sample_deviation(each), "splits": each,
         "gap": 100 * gap.value, "interval": 100 * gap.margin, "calibration_error": float(np.mean(errors)),
         "area": float(np.mean(areas)) if areas else None, "seconds": float(np.mean([one.seconds for one in found])),
         "note": "; ".join(filter(None, (one.note for one in found))),

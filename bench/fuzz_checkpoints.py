@@ -29,10 +29,10 @@ import safetensors.torch
 import torch
 
 from litebert.errors import CheckpointError
-from litebert.interop.formats import load_any, read_source
+from litebert.interop.formats import load_folder, read_any
 from litebert.interop.google_names import to_google
-from litebert.interop.huggingface import tensors_of
-from litebert.interop.leveldb_table import read_table, table_of
+from litebert.interop.huggingface import named_tensors
+from litebert.interop.leveldb_table import encode_table, read_table
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "interop" / "fixtures"
 CHECKPOINTS = ("tensorflow/google", "tensorflow/google_shards", "tensorflow/hub/module", "tensorflow/albert_zh",
@@ -58,10 +58,10 @@ def copy_checkpoints(folder: Path) -> list[Path]:
         copy = folder / name.replace("/", "-")
         shutil.copytree(FIXTURES / name, copy)
         made.append(copy)
-    model = load_any(FIXTURES / "tensorflow" / "google")
+    model = load_folder(FIXTURES / "tensorflow" / "google")
     tokenizer = model.tokenizer
     assert tokenizer is not None
-    tensors = dict(tensors_of(model.model))
+    tensors = dict(named_tensors(model.model))
     for name, weights in (("safetensors", "model.safetensors"), ("bin", "pytorch_model.bin"), ("file", "albert.pt"),
                           ("lone", "pytorch_model.bin")):  # fmt: skip
         copy = folder / name
@@ -122,7 +122,7 @@ def _other_index(path: Path, chance: random.Random) -> bytes:
             entries[chance.choice(BYTES)(key, chance)[:4096]] = value
         elif len(entries) > 1:
             del entries[key]
-    return table_of(entries)
+    return encode_table(entries)
 
 
 def _other_tensors(content: bytes, path: Path, chance: random.Random) -> bytes:
@@ -245,7 +245,7 @@ def outcomes(mutations: int, seed: int, work: Path, only: tuple[str, ...] = ("",
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                (load_any if chance.random() < 0.7 else read_source)(folder)
+                (load_folder if chance.random() < 0.7 else read_any)(folder)
             yield what, "read"
         except CheckpointError as error:
             lines = str(error).splitlines()

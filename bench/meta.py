@@ -26,10 +26,10 @@ import litebert
 from litebert.commands import meta_train
 from litebert.data.episodes import EpisodeShape, classes_with_enough_rows, draw_episode
 from litebert.data.tables import TableOptions
-from litebert.device import pick_device, uses_bf16_for_inference
+from litebert.device import pick_device
 from litebert.meta.settings import Algorithm
 from litebert.meta.tables import Table
-from litebert.studies.episodes.comparison import Outcome, compare, figures_of
+from litebert.studies.episodes.comparison import MethodResult, compare, summarize_folds
 from litebert.trainers.meta_training import meta_train as taught
 
 FROZEN = "frozen"
@@ -37,7 +37,7 @@ FROZEN = "frozen"
 
 def loaded(name: str, device: Any) -> litebert.Model:
     model = litebert.load(name).to(pick_device(device))
-    model.bf16 = uses_bf16_for_inference("auto", model.device)
+    model.configure("auto")
     return model
 
 
@@ -59,7 +59,7 @@ def meta_trained(options: argparse.Namespace, folder: Path, algorithm: Algorithm
     return loaded(str(out), options.device)
 
 
-def of_fold(options: argparse.Namespace, fold: int, out: Path) -> dict[int, list[Outcome]]:
+def of_fold(options: argparse.Namespace, fold: int, out: Path) -> dict[int, list[MethodResult]]:
     folder = options.tasks / "intents" / "folds" / "BANKING77" / "few_shot" / f"{fold:02}"
     models = {FROZEN: loaded(options.model, options.device)}
     for algorithm in options.algorithms:
@@ -107,7 +107,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, get_context("spawn").Pool(options.jobs) as pool:
         folds = pool.starmap(of_fold, [(options, fold, options.out or Path(name)) for fold in options.folds], 1)
     print("| shots | model | method | right, % | better | folds | seconds |\n|---|---|---|---|---|---|---|")
-    rows = [(shots, row) for shots in folds[0] for row in figures_of([fold[shots] for fold in folds])]
+    rows = [(shots, row) for shots in folds[0] for row in summarize_folds([fold[shots] for fold in folds])]
     for shots, row in rows:
         print(line_of(shots, row))
     if options.out is not None:

@@ -29,7 +29,7 @@ from litebert.inference import Model
 from litebert.measure.baselines import bag_of_words
 from litebert.model import Encoder, preset
 from litebert.studies.demo.data import TICKETS
-from litebert.studies.reproduce.evaluation import handful
+from litebert.studies.reproduce.evaluation import draw_shots
 
 PASSAGES = Path(__file__).parent / "passages.txt"
 
@@ -186,7 +186,7 @@ def class_accuracy(depths: Sequence[int], shots: int, draws: int) -> np.ndarray:
     for number, found in enumerate(means):
         rows, names = torch.stack(found).numpy(), np.array(labels)
         for draw in range(draws):
-            seen = handful(labels, shots, draw)
+            seen = draw_shots(labels, shots, draw)
             asked = sorted(set(range(len(labels))) - set(seen))
             probe = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=1000))
             scores[number, draw] = probe.fit(rows[seen], names[seen]).score(rows[asked], names[asked])
@@ -199,12 +199,12 @@ def few_shot_scores(shots: Sequence[int], draws: int, asked: int) -> tuple[np.nd
     The test messages are the same for all draws and never examples.
     """
     texts, labels = messages()
-    test = handful(labels, asked // len(set(labels)), 1000)
+    test = draw_shots(labels, asked // len(set(labels)), 1000)
     rest = sorted(set(range(len(labels))) - set(test))
     ours, bags = np.zeros((2, len(shots), draws))
     for row, count in enumerate(shots):
         for draw in range(draws):
-            seen = [rest[i] for i in handful([labels[i] for i in rest], count, draw)]
+            seen = [rest[i] for i in draw_shots([labels[i] for i in rest], count, draw)]
             shown = [texts[i] for i in seen], [labels[i] for i in seen]
             answers: list[Any] = adapt_frozen(built_in(), *shown).predict([texts[i] for i in test])
             ours[row, draw] = np.mean([answer.label == labels[i] for answer, i in zip(answers, test, strict=True)])

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from litebert.measure.plots import COLOURS, style
+from litebert.measure.plots import COLOURS, style_axes
 
 INK, QUIET, PAPER = (COLOURS[name][0] for name in ("ink", "quiet", "paper"))
 RUNS = [COLOURS[f"run{number}"][0] for number in range(6)]
@@ -18,7 +18,7 @@ DASHED = (0, (4, 3))
 
 
 def panels(height: float, *widths: float, above: float = 0.0) -> tuple[Any, list[Any]]:
-    """Drawings side by side in the style of litebert's reports; the first one `above` the others, so high."""
+    """Drawings side by side in the style_axes of litebert's reports; the first one `above` the others, so high."""
     figure: Any = Figure(figsize=(7.6, height), layout="constrained")
     figure.get_layout_engine().set(wspace=0.08)
     heights = [above, height - above] if above else [height]
@@ -26,7 +26,7 @@ def panels(height: float, *widths: float, above: float = 0.0) -> tuple[Any, list
     axes = [figure.add_subplot(grid[0, :])] if above else []
     axes += [figure.add_subplot(grid[-1, column]) for column in range(len(widths))]
     for one in axes:
-        style(one)
+        style_axes(one)
     return figure, axes
 
 

@@ -40,9 +40,9 @@ def in_a_process(*arguments: object, **settings: Any) -> subprocess.CompletedPro
 
 
 def help_of(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setenv("COLUMNS", "129")
     with pytest.raises(SystemExit) as stop:
-        main([command, "--help"])
+        main([command, "--help-all"])
     assert stop.value.code == 0
     return capsys.readouterr().out
 
@@ -129,7 +129,7 @@ def test_every_flag_is_explained(
 ) -> None:
     text = re.sub(r"[│╭╮╰╯─]", " ", help_of(command, capsys, monkeypatch))
     options = text[text.index(" options ") :]
-    entry = re.search(rf"^ +--{flag}[ ,](.*?)(?=^ +--|\Z)", options, flags=re.MULTILINE | re.DOTALL)
+    entry = re.search(rf"^ {{1,4}}--{flag}[ ,](.*?)(?=^ {{1,4}}--|\Z)", options, flags=re.MULTILINE | re.DOTALL)
     assert entry is not None
     explained = re.search(r"([A-Z][^()]+[.;:])", entry[1])
     assert explained is not None, entry[0]

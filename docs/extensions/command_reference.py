@@ -1,4 +1,4 @@
-"""All options of all commands, from what `litebert COMMAND --help` itself prints.
+"""All options of all commands, from what `litebert COMMAND --help-all` itself prints.
 
 `reference.md` has a line that says where they go. The help is made from the settings' dataclasses by the command line,
 so a default or a sentence about a setting stands in one place, and this page cannot disagree with it.
@@ -19,8 +19,10 @@ from litebert.cli import RECIPES, main
 
 PAGE = "reference"
 PLACE = "<!-- the options of every command -->"
-WIDTH = "4000"
-"""Columns, so that no line of the help is broken."""
+WIDTH = "129"
+"""Columns; from 130 on the flag library sets groups of flags side by side."""
+HEADING = r"^\W*([\w-]+ )?options\W*$"
+"""Of a group of flags: in a box, or underlined where there are no boxes."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,12 @@ class Option:
 
 
 def help_of(command: str) -> str:
-    """What `litebert COMMAND --help` prints."""
+    """What `litebert COMMAND --help-all` prints."""
     said, before = io.StringIO(), os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = WIDTH
     try:
         with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
-            main([command, "--help"])
+            main([command, "--help-all"])
     finally:
         os.environ.pop("COLUMNS")
         if before is not None:
@@ -56,18 +58,18 @@ def options_of(command: str) -> list[Option]:
 
 
 def _options(text: str) -> Iterator[Option]:
-    head = re.search(r"^\W*options\W*$", text, flags=re.MULTILINE)  # in a box, or underlined where there are no boxes
+    head = re.search(HEADING, text, flags=re.MULTILINE)
     assert head is not None, text
     entries: list[str] = []
-    in_entry = False  # a further section, such as "decoder options", begins with a sentence about it
-    for line in (line.strip("│ ") for line in text[head.end() :].splitlines()):
-        if re.match(r"-[\w-]*\w", line):
-            entries.append(line)
-            in_entry = True
-        elif re.fullmatch(r"\W*\w+ options\W*", line):
-            in_entry = False
-        elif in_entry and re.search(r"\w", line):
-            entries[-1] += "  " + line
+    for line in text[head.end() :].splitlines():
+        if re.fullmatch(HEADING, line):
+            entries.append("-h")  # what stands between a heading and its first flag belongs to no flag
+            continue
+        words = line.strip("│ ")
+        if re.match(r"(│ | {0,4})-[\w.-]*\w", line):  # what goes on from the line before stands further right
+            entries.append(words)
+        elif re.search(r"[\w)]", words):
+            entries[-1] += "  " + words
     for entry in entries:
         usage, _, words = re.sub(r" {2,}", "  ", entry).partition("  ")
         if usage.startswith("-h"):

@@ -84,8 +84,12 @@ def parse(config: type[Any], name: str, flags: Sequence[str], description: str =
     """Defaults, then the TOML file of `--config`, then the flags."""
     import tyro
 
+    from litebert.command_help import HELP_ALL_FLAG, HELP_FLAGS, print_help
+
     flags = _with_toml(config, _with_tables(config, _named(config, list(flags))))
-    description = f"{description.strip()}\n\n--config FILE takes settings from a TOML file; flags count over it."
+    description = f"{description.strip()}\n\n--config FILE takes settings from a TOML file; flags override them."
+    if requested := {*HELP_FLAGS, HELP_ALL_FLAG}.intersection(flags):
+        print_help(config, f"litebert {name}", description, everything=HELP_ALL_FLAG in requested)
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):

@@ -12,11 +12,11 @@ from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
 from litebert.commands import bench
-from litebert.commands.bench import Row, table_of
 from litebert.errors import ConfigError
 from litebert.model import Albert, AlbertConfig, pretraining_heads
-from litebert.studies.benchmark.harness import Arena, forward_operations, peer_of
-from litebert.studies.benchmark.training import Turns
+from litebert.studies.benchmark.harness import Harness, forward_flops, transformers_model
+from litebert.studies.benchmark.runner import Result, result_table
+from litebert.studies.benchmark.training import RoundRobinHook
 from litebert.train.loop import Step
 from tests.commands.conftest import Flow, litebert
 from tests.conftest import peer
@@ -69,7 +69,7 @@ def test_the_words_of_a_file_are_read(flow: Flow, tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("the rain\n\neggs and butter for breakfast\n", encoding="utf-8")
     config = bench.Config(model=str(flow.pretrained), data=texts, length=(64,))
-    arena = Arena(config, torch.device("cpu"), Console(quiet=True))
+    arena = Harness(config, torch.device("cpu"), Console(quiet=True))
     (group,) = arena.groups(8)
     assert arena.model is not None
     assert [arena.model.tokenizer.decode(text) for text in group] == ["eggs and butter for breakfast", "the rain"]
@@ -111,7 +111,7 @@ def test_eight_bits_are_for_reading_and_pretraining() -> None:
 
 
 def test_texts_of_all_lengths_are_read_as_many_tokens_at_once() -> None:
-    arena = Arena(bench.Config(preset="tiny", length=(16,)), torch.device("cpu"), Console(quiet=True))
+    arena = Harness(bench.Config(preset="tiny", length=(16,)), torch.device("cpu"), Console(quiet=True))
     groups = arena.groups(8, 8 * 16)
     assert sum(map(len, groups)) == 64
     assert all(len(group) * max(map(len, group)) <= 8 * 16 for group in groups)
@@ -122,7 +122,7 @@ def test_a_request_to_stop_ends_the_bench(
     flow: Flow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     peer("transformers")
-    monkeypatch.setattr("litebert.studies.benchmark.training.pretrain", lambda *_: False)
+    monkeypatch.setattr("litebert.studies.benchmark.training.pretrain", lambda *_, **__: False)
     assert litebert("bench", "pretrain", *QUICK, "--data", flow.shards) == 130
     assert "interrupted" in capsys.readouterr().err
 
@@ -154,19 +154,19 @@ def test_nothing_to_measure_is_refused(changes: dict[str, Any]) -> None:
 def test_the_peer_computes_the_same_and_the_formula_counts_its_operations(tiny_config: AlbertConfig) -> None:
     peer("transformers")
     albert = Albert(tiny_config).eval()
-    theirs, ids = peer_of(albert, "AlbertModel").eval(), torch.randint(5, 30, (3, 9))
+    theirs, ids = transformers_model(albert, "AlbertModel").eval(), torch.randint(5, 30, (3, 9))
     theirs.config._attn_implementation = "eager"  # the counter does not know the fused one on a CPU
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         expected = theirs(input_ids=ids).last_hidden_state
     torch.testing.assert_close(albert.encoder(ids), expected, atol=1e-5, rtol=1e-4)
     embedding = 2 * 3 * 9 * tiny_config.embedding_size * tiny_config.hidden_size
-    assert counter.get_total_flops() == forward_operations(tiny_config, [9] * 3) + embedding
+    assert counter.get_total_flops() == forward_flops(tiny_config, [9] * 3) + embedding
 
 
 def test_the_peer_for_training_has_both_heads(tiny_config: AlbertConfig) -> None:
     peer("transformers")
     albert = Albert(tiny_config, pretraining_heads(tiny_config)).eval()
-    theirs, ids = peer_of(albert, "AlbertForPreTraining").eval(), torch.randint(5, 30, (3, 9))
+    theirs, ids = transformers_model(albert, "AlbertForPreTraining").eval(), torch.randint(5, 30, (3, 9))
     with torch.no_grad():
         found = theirs(input_ids=ids)
         hidden = albert.encoder(ids)
@@ -178,19 +178,19 @@ def test_the_peer_for_training_has_both_heads(tiny_config: AlbertConfig) -> None
 
 def test_others_take_as_many_steps_as_we_do_and_the_first_and_last_turn_do_not_count() -> None:
     taken: list[int] = []
-    turns = Turns({"other": lambda: taken.append(1)}, torch.device("cpu"), lambda: None)
+    turns = RoundRobinHook({"other": lambda: taken.append(1)}, torch.device("cpu"), lambda: None)
     for done in range(1, 21):
         turns(Step(done, 20, {"tokens": float(done)}, 0.1, 0.0, False))
     assert len(taken) == 20
-    assert {who: len(timing.seconds) for who, timing in turns.found().items()} == {"other": 2, "litebert": 2}
+    assert {who: len(timing.seconds) for who, timing in turns.timings().items()} == {"other": 2, "litebert": 2}
     assert turns.tokens == 10.5
 
 
 def test_speed_is_told_against_the_first_of_each_case() -> None:
-    rows = [Row("a", "them", 10.0, 0.1, 4.0, 1.0, 0.5, 9.0, None),
-            Row("a", "litebert", 2.0, 0.1, 10.0, 1.0, 0.5, 9.0, None),
-            Row("b", "them", 1.0, 0.1, 5.0, 1.0, 0.5, 9.0, 10**9)]  # fmt: skip
-    table = table_of(rows)
+    rows = [Result("a", "them", 10.0, 0.1, 4.0, 1.0, 0.5, 9.0, None),
+            Result("a", "litebert", 2.0, 0.1, 10.0, 1.0, 0.5, 9.0, None),
+            Result("b", "them", 1.0, 0.1, 5.0, 1.0, 0.5, 9.0, 10**9)]  # fmt: skip
+    table = result_table(rows)
     speeds = next(column for column in table.columns if column.header == "speed")
     assert list(speeds.cells) == ["1.00×", "2.50×", "1.00×"]  # by tokens, of which a step of ours may have fewer
     assert [column.header for column in table.columns][-1] == "memory"

@@ -21,7 +21,7 @@ import litebert
 from litebert.cli import main
 from litebert.inference import Model
 from litebert.interop import verify as _verifying
-from litebert.interop.huggingface import Folder, save_folder, tensors_of
+from litebert.interop.huggingface import Folder, named_tensors, save_folder
 from litebert.model import Albert, pretraining_heads
 from litebert.tasks import Mask, Tag
 from tests.conftest import PROSE, REPOSITORY, peer
@@ -51,7 +51,7 @@ def test_there_and_back_is_the_same_bit_by_bit(to: str, model: Model, tmp_path: 
     model.save(tmp_path / "ours")
     converted(tmp_path / "ours", tmp_path / "theirs", "--to", to)
     converted(tmp_path / "theirs", tmp_path / "again")
-    before, after = (dict(tensors_of(litebert.load(tmp_path / name).albert)) for name in ("ours", "again"))
+    before, after = (dict(named_tensors(litebert.load(tmp_path / name).albert)) for name in ("ours", "again"))
     if to == "keras":  # which has no head for the order of sentences, and says so
         before = {name: one for name, one in before.items() if not name.startswith("sop_classifier")}
     assert before.keys() == after.keys()
@@ -291,7 +291,7 @@ def test_verify_holds_a_lone_file_of_transformers_against_it(
     name: str, model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     peer("transformers")
-    tensors = dict(tensors_of(model.albert))
+    tensors = dict(named_tensors(model.albert))
     (torch.save if name.endswith(".bin") else save_file)(tensors, tmp_path / name)
     settings_in(tmp_path, model)
     (tmp_path / "config.json").rename(tmp_path / "albert.json")
@@ -304,8 +304,8 @@ def test_what_differs_is_not_written(
 ) -> None:
     peer("transformers")
     model.save(tmp_path / "ours")
-    theirs = _verifying._by_transformers
-    monkeypatch.setattr(_verifying, "_by_transformers", lambda *given: theirs(*given) + 1e-3)
+    theirs = _verifying._run_transformers
+    monkeypatch.setattr(_verifying, "_run_transformers", lambda *given: theirs(*given) + 1e-3)
     assert "off by 1.0e-03" in complaint(capsys, tmp_path / "ours", tmp_path / "out", "--verify")
     assert not (tmp_path / "out").exists()
 
@@ -351,7 +351,7 @@ def as_on_the_page(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                           ("albert_hub", "hub/module"), ("albert_tiny_zh", "albert_zh")):  # fmt: skip
         shutil.copytree(TENSORFLOW / fixture, tmp_path / name)
     shutil.copytree(FIXTURES / "keras" / "masked_lm", tmp_path / "preset")
-    tensors = dict(tensors_of(model.albert))
+    tensors = dict(named_tensors(model.albert))
     for name, named in (("old_transformers", tensors), ("lone_patient", with_their_names(tensors))):
         (tmp_path / name).mkdir()
         torch.save(named, tmp_path / name / "pytorch_model.bin")

@@ -11,8 +11,7 @@ import pytest
 
 from litebert.commands.evaluate import Method
 from litebert.files import read_json
-from litebert.studies.episodes import comparison as _episodes
-from litebert.studies.episodes import methods as _episode_methods
+from litebert.studies.episodes import methods, report
 from litebert.tokenizer import Tokenizer
 from tests.commands.conftest import litebert, write_csv
 from tests.commands.finetuning import small_start
@@ -63,7 +62,7 @@ def figures(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str,
 def test_every_method_is_asked_about_the_same_episodes(
     start: Path, trained: Path, others: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_episode_methods, "FINETUNE_STEPS", 2)
+    monkeypatch.setattr(methods, "FINETUNE_STEPS", 2)
     asked = [method for method in get_args(Method) if method != "setfit"]
     found = figures(capsys, "--model", start, trained, "--data", others, *SOME, "--methods", *asked)
     rows = {(row["model"], row["method"]): row for row in found["rows"]}
@@ -112,7 +111,7 @@ def test_what_was_drawn_is_kept_and_can_be_asked_again(
     assert [row["by_episode"] for row in found["rows"]] == [row["by_episode"] for row in again["rows"]]
     assert read_json(out / "evaluation.json")["rows"] == found["rows"]
     page = (out / "report.html").read_text(encoding="utf-8")
-    for part in ("better than prototypes by", "time for an episode", ">words</text>", "<svg"):
+    for part in ("difference to prototypes", "seconds per episode", ">words</text>", "<svg"):
         assert part in page
     assert "with more examples" not in page
 
@@ -155,7 +154,7 @@ def test_files_with_other_shots_are_never_averaged(
     assert [row["spread"] for row in first["rows"]] == [None] * 4
     page = (out / "report.html").read_text(encoding="utf-8")
     assert page.count("3-way with more examples") == page.count("examples of each class</text>") == 1
-    assert page.count("time for an episode</text>") == 2
+    assert page.count("seconds per episode</text>") == 2
     for row in found["rows"]:
         assert " ".join(f"{100 * mean:.1f}" for mean in row["folds"]) in page
         assert (
@@ -199,10 +198,10 @@ def test_people_see_each_fold(
 def test_without_matplotlib_the_figures_are_kept_all_the_same(
     start: Path, others: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_episodes, "find_spec", lambda name: None)
+    monkeypatch.setattr(report, "find_spec", lambda name: None)
     given = ("--model", start, "--data", others, *SOME, "--methods", "words", "--out", tmp_path / "out")
     assert litebert("evaluate", *given) == 0
-    assert "to have them drawn: pip install" in capsys.readouterr().err
+    assert "for plots: pip install" in capsys.readouterr().err
     assert read_json(tmp_path / "out" / "evaluation.json")["episodes"] == 6
     assert not (tmp_path / "out" / "report.html").exists()
 
@@ -213,7 +212,7 @@ def test_people_get_a_table(
     monkeypatch.setenv("COLUMNS", "200")
     assert litebert("evaluate", "--model", start, "--data", others, *SOME, "--methods", "words", "prototypes") == 0
     shown = capsys.readouterr().out
-    for part in ("6 episodes from", "better than prototypes by", "words", "seconds", "other classes differ more"):
+    for part in ("6 episodes from", "difference to prototypes", "words", "seconds", "other classes differ more"):
         assert part in shown
 
 

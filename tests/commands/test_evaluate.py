@@ -64,8 +64,8 @@ def test_the_page_shows_confusion_sureness_length_and_errors(page: Path) -> None
     content = (page / "report.html").read_text(encoding="utf-8")
     drawn = [html.unescape(label) for label in re.findall(r'<svg role="img" aria-label="([^"]+)"', content)]
     assert len(drawn) == 3
-    assert drawn[0] == "Rows are the truth, columns the model's answers."
-    assert drawn[1].startswith("On the dashed line the model is as right as it is sure.")
+    assert drawn[0] == "Rows are true labels, columns predicted labels."
+    assert drawn[1].startswith("Accuracy over confidence; on the dashed line both are equal.")
     assert drawn[2] == "Each dot is the mean of about as many examples as every other."
     wrong = [answer for answer in answers_in(page) if not answer["right"]]
     assert len(wrong) >= WRONG
@@ -120,7 +120,7 @@ def test_the_calibration_error_is_what_the_answers_say(page: Path) -> None:
             by_hand += inside.mean() * abs(sure[inside].mean() - right[inside].mean())
     written = json.loads((page / "evaluation.json").read_text(encoding="utf-8"))["calibration_error"]
     assert written == pytest.approx(by_hand)
-    assert f"Mean distance: {by_hand:.3f}." in (page / "report.html").read_text(encoding="utf-8")
+    assert f"Expected calibration error: {by_hand:.3f}." in (page / "report.html").read_text(encoding="utf-8")
 
 
 def test_an_evaluation_is_not_overwritten(
@@ -149,10 +149,10 @@ def test_every_task_gets_a_page(
     assert len(found) == measured["examples"] > 10
     assert all(0 <= one["right"] <= 1 for one in found)
     content = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert ("What is taken for what" in content) == (task == "classify")
+    assert ("Confusion matrix" in content) == (task == "classify")
     says_how_sure = task not in ("regress", "similarity")
-    assert ("How sure, how right" in content) == says_how_sure == (measured["calibration_error"] is not None)
-    assert "Does length matter?" in content
+    assert (">Calibration<" in content) == says_how_sure == (measured["calibration_error"] is not None)
+    assert "Accuracy by length" in content
 
 
 def test_a_page_of_one_example_that_is_right_has_no_errors(flow: Flow, tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_a_pretrained_model_is_not_measured_on_a_table(
     (tmp_path / name).write_text('{"text": "the rain", "label": "weather"}\n')
     assert litebert("evaluate", "--model", flow.pretrained, "--data", tmp_path / name, "--out", tmp_path / "out") == 2
     said = capsys.readouterr().err
-    assert f"was not taught a task that can be evaluated on {tmp_path / name}; run litebert finetune first" in said
+    assert f"was not fine-tuned for a task that {tmp_path / name} has examples of; run litebert finetune" in said
     assert not (tmp_path / "out").exists()
 
 
@@ -283,5 +283,5 @@ def test_numbers_are_shown_by_how_far_off_they_are(
     for shown, count in ((capsys.readouterr().out, 2), (page, 6)):
         said = " ".join(shown.split())  # a title may be wider than its table
         assert f"he {count} answers that are furthest off" in said
-        assert "sure" not in said.partition("furthest off")[2]
+        assert "confiden" not in said.partition("furthest off")[2]
         assert said.index("rain 5") < said.index("rain 4")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from litebert.compress.teachers import bert_of, other_teacher
+from litebert.compress.teachers import load_bert_teacher, load_other_teacher
 from litebert.files import file_sha256, read_json
 from litebert.loading import load
 from tests.commands.conftest import Flow, litebert, write_csv
@@ -58,7 +58,7 @@ def test_a_bert_becomes_an_albert_whose_vectors_are_near_its_own(
     found = read_json(albert / "finished.json")
     assert found["distance"][1] < 0.9 * found["distance"][0]
     assert found["passes"] == [3, 3]
-    bert, made = bert_of(sentences), load(albert)
+    bert, made = load_bert_teacher(sentences), load(albert)
     own = sum(one.numel() for one in make_parameters(sentences))
     assert found["parameters"] == [own, sum(one.numel() for one in made.encoder.parameters())]
     assert found["parameters"][1] < found["parameters"][0] / 2
@@ -105,7 +105,7 @@ def test_every_setting_changes_what_is_made(
 
 def test_a_classifier_is_scored_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_bert(tmp_path / "bert", "BertForSequenceClassification", id2label=LABELS)
-    teacher = bert_of(tmp_path / "bert")
+    teacher = load_bert_teacher(tmp_path / "bert")
     rows = [{"text": text, "label": one.label} for text, one in zip(texts(96), teacher.predict(texts(96)), strict=True)]
     assert len({row["label"] for row in rows}) == 2
     data = write_csv(tmp_path / "some.csv", rows)
@@ -145,7 +145,7 @@ def test_a_student_of_another_vocabulary_learns_vectors(
     assert litebert("distill", *given, "--learning-rate", 1e-5, "--out", tmp_path / "out") == 0
     assert "times as fast" in capsys.readouterr().out
     assert read_json(tmp_path / "out" / "finished.json")["distance"][1] < 0.2
-    teacher, new = other_teacher(tmp_path / "teacher"), [f"{text} now" for text in texts(20)]
+    teacher, new = load_other_teacher(tmp_path / "teacher"), [f"{text} now" for text in texts(20)]
     assert teacher is not None
     assert cosines(load(tmp_path / "out").embed(new), teacher.embed(new)).mean() > 0.75
 

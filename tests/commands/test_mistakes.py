@@ -115,7 +115,7 @@ MISTAKES = [
     # models
     setting(TUNE.replace("{pretrained}", "./nope"), "", "./nope: no such folder", "check the path"),
     setting(TUNE.replace("{pretrained}", "{tokenizer}"), "", "has no config.json", "give a folder"),
-    setting(EVALUATE.replace("{classifier}", "{pretrained}"), "", "not taught", "litebert finetune"),
+    setting(EVALUATE.replace("{classifier}", "{pretrained}"), "", "not fine-tuned", "litebert finetune"),
     Mistake(
         "nothing to fill", PREDICT.replace("{classifier}", "{pretrained}"), ("p.txt, line 2", "'no gap'", "put [MASK]"),
         "p.txt", "a [MASK]\nno gap\n",

@@ -35,7 +35,7 @@ def test_a_classifier_becomes_smaller_and_its_score_is_told(
     assert litebert("quantize", *given, "--out", out) == 2
     assert "already holds a model" in capsys.readouterr().err
     assert litebert("quantize", "--model", out, "--out", tmp_path / "again") == 2
-    assert "in eight bits already" in capsys.readouterr().err
+    assert "is int8 already" in capsys.readouterr().err
     assert litebert("export", "--model", out, "--out", tmp_path / "graph") == 2
     assert "export the model that it was quantized from" in capsys.readouterr().err
     taught = ("--model", out, "--train", tmp_path / "some.csv", "--out", tmp_path / "taught")
@@ -97,7 +97,7 @@ def test_what_is_stopped_leaves_nothing_behind(flow: Flow, tmp_path: Path, monke
         assert (tmp_path / "out" / "model.safetensors").is_file()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("litebert.commands.quantize.milliseconds", stopped)
+    monkeypatch.setattr("litebert.compress.report.encoder_latency_ms", stopped)
     assert litebert("quantize", "--model", flow.classifier, "--out", tmp_path / "out") == 130
     assert not (tmp_path / "out").exists()
 

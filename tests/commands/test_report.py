@@ -14,9 +14,9 @@ import safetensors.torch
 import torch
 from rich.console import Console
 
-from litebert.commands.report import write_report
 from litebert.train.log import RunLog
 from litebert.train.loop import Step
+from litebert.trainers.training_report import write_report
 from tests.commands.conftest import litebert
 
 GOOD = '{"step": 1, "loss": 1}'
@@ -162,7 +162,7 @@ def test_without_matplotlib_the_figures_are_written_as_json(
     run = make_run(tmp_path / "pt")
     assert litebert("report", run) == 0
     said = capsys.readouterr().err
-    assert f"figures in {run / 'report.json'}; to have them drawn: pip install 'litebert[train]'" in said
+    assert f"metrics in {run / 'report.json'}; for plots install matplotlib: pip install 'litebert[train]'" in said
     assert not (run / "report.html").exists()
     (told,) = json.loads((run / "report.json").read_text())["runs"]
     assert told["steps"] == 20

@@ -20,18 +20,26 @@ import pytest
 import torch
 
 from litebert.commands import reproduce
+from litebert.console import make_console
 from litebert.errors import CheckpointError, ConfigError, DataError
-from litebert.measure.intervals import Mean
+from litebert.measure.intervals import Estimate
 from litebert.run_folder import INTERRUPTED
 from litebert.studies.reproduce import plan as _reproduce_plan
 from litebert.studies.reproduce import runner as _reproduce_run
-from litebert.studies.reproduce.evaluation import balanced, handful, probed
-from litebert.studies.reproduce.paper import CLAIMS, PAPER, Claim
-from litebert.studies.reproduce.plan import tokens_of
+from litebert.studies.reproduce.evaluation import balanced_accuracy, draw_shots, probe_accuracy
+from litebert.studies.reproduce.paper import CLAIMS, PAPER_RESULTS, Claim
+from litebert.studies.reproduce.plan import parse_budget
 from litebert.studies.reproduce.report import write_pages
-from litebert.studies.reproduce.runner import Job, jobs_of, shared_out
-from litebert.studies.reproduce.variants import STRATEGIES, TABLES, Cell, TableName, cells_of, rows_of
-from litebert.studies.reproduce.verdicts import Results, changes, judge, verdict_of
+from litebert.studies.reproduce.runner import Job, distribute, make_jobs
+from litebert.studies.reproduce.variants import (
+    STRATEGIES,
+    TABLES,
+    ModelVariant,
+    TableName,
+    table_rows,
+    variants_with_tables,
+)
+from litebert.studies.reproduce.verdicts import Results, judge_claim, variant_effects, verdict_of
 from tests.commands.conftest import Flow, litebert, once
 from tests.conftest import PROSE
 
@@ -52,18 +60,18 @@ TINY = (
 
 
 def test_cells_that_tables_share_are_one() -> None:
-    cells = cells_of(TABLES, COMMON)
-    meant = [row.cell for table in TABLES for row in rows_of(table, COMMON)]
+    cells = variants_with_tables(TABLES, COMMON)
+    meant = [row.cell for table in TABLES for row in table_rows(table, COMMON)]
     assert set(meant) == set(cells)
-    assert cells[Cell()] == [
+    assert cells[ModelVariant()] == [
         "embedding", "sharing", "sentence-loss", "depth", "strategies", "masking", "optimizer",
     ]  # fmt: skip
-    assert cells[Cell.of(COMMON, sharing="none", embedding_size=768)] == ["embedding", "sharing"]
+    assert cells[ModelVariant.of(COMMON, sharing="none", embedding_size=768)] == ["embedding", "sharing"]
     assert (len(meant), len(cells)) == (8 + 8 + 3 + 6 + 10 + 8 + 12 + 3, 48)
 
 
 def test_no_two_cells_have_the_same_folder() -> None:
-    keys = [cell.key for cell in cells_of(TABLES, COMMON)]
+    keys = [cell.key for cell in variants_with_tables(TABLES, COMMON)]
     assert len(set(keys)) == len(keys)
     assert all(re.fullmatch(r"[\w.-]+", key) for key in keys)
 
@@ -72,10 +80,11 @@ def test_no_two_cells_have_the_same_folder() -> None:
 def test_no_embedding_is_larger_than_the_hidden_size(hidden_size: int) -> None:
     common = COMMON | {"hidden_size": hidden_size, "embedding_size": min(128, hidden_size)}
     sizes = [
-        dict(row.cell.changes).get("embedding_size", common["embedding_size"]) for row in rows_of("embedding", common)
+        dict(row.cell.changes).get("embedding_size", common["embedding_size"])
+        for row in table_rows("embedding", common)
     ]
     assert max(sizes) == hidden_size
-    assert len({row.cell for row in rows_of("sharing", common)}) == len(rows_of("sharing", common))
+    assert len({row.cell for row in table_rows("sharing", common)}) == len(table_rows("sharing", common))
 
 
 def test_every_strategy_is_a_setting_of_pretrain(tmp_path: Path) -> None:
@@ -83,38 +92,38 @@ def test_every_strategy_is_a_setting_of_pretrain(tmp_path: Path) -> None:
         tmp_path, False, COMMON, {"steps": 10, "batch_size": 4, "length": 64}, 64, 64, (), 1, tmp_path, (), 5
     )
     for name, settings in STRATEGIES.items():
-        config = plan.settings(Cell.of(COMMON, **settings), 0, tmp_path)
+        config = plan.settings(ModelVariant.of(COMMON, **settings), 0, tmp_path)
         assert {key: getattr(config, key) for key in settings} == settings, name
 
 
 def test_a_table_is_whole_before_the_next_one_begins() -> None:
-    jobs = jobs_of(("sentence-loss", "optimizer"), 2, COMMON)
+    jobs = make_jobs(("sentence-loss", "optimizer"), 2, COMMON)
     assert [job.seed for job in jobs] == [0, 0, 0, 1, 1, 1, 0, 0, 1, 1]
     assert len(set(jobs)) == len(jobs)
 
 
 def test_processes_get_about_the_same_work() -> None:
-    shares = shared_out([5.0, 1.0, 1.0, 1.0, 1.0, 1.0], 2)
+    shares = distribute([5.0, 1.0, 1.0, 1.0, 1.0, 1.0], 2)
     assert sorted(number for share in shares for number in share) == [0, 1, 2, 3, 4, 5]
     assert shares == [[0], [1, 2, 3, 4, 5]]
-    assert shared_out([], 2) == [[], []]
+    assert distribute([], 2) == [[], []]
 
 
 def test_budgets_have_names_and_units() -> None:
-    assert tokens_of("paper") == 125_000 * 4096 * 512
-    assert [tokens_of(text) for text in ("50M", "1.5G", "300k", "1_000", "1024")] == [
+    assert parse_budget("paper") == 125_000 * 4096 * 512
+    assert [parse_budget(text) for text in ("50M", "1.5G", "300k", "1_000", "1024")] == [
         50_000_000, 1_500_000_000, 300_000, 1000, 1024,
     ]  # fmt: skip
     with pytest.raises(ConfigError, match=r"budget='year' must be a number of tokens, such as 50M, or one of minutes"):
-        tokens_of("year")
+        parse_budget("year")
 
 
 # --- what the paper says ----------------------------------------------------------------------------------------------
 
 
 def test_the_papers_values_and_claims_are_about_rows_that_exist() -> None:
-    names = {table: {row.name for row in rows_of(table, COMMON)} for table in TABLES}
-    for table, values in PAPER.items():
+    names = {table: {row.name for row in table_rows(table, COMMON)} for table in TABLES}
+    for table, values in PAPER_RESULTS.items():
         assert set(values) <= names[table], table
     for claim in CLAIMS:
         assert {claim.row, *claim.others} <= names[claim.table], claim.text
@@ -125,7 +134,7 @@ def test_the_papers_values_and_claims_are_about_rows_that_exist() -> None:
     "claim", [claim for claim in CLAIMS if claim.figure != "last_angle"], ids=lambda claim: claim.text
 )
 def test_every_claim_is_true_of_the_papers_own_numbers(claim: Claim) -> None:
-    values = [PAPER[claim.table][name][claim.figure or "average"] for name in (claim.row, *claim.others)]
+    values = [PAPER_RESULTS[claim.table][name][claim.figure or "average"] for name in (claim.row, *claim.others)]
     if claim.kind == "above":
         assert values[0] > max(values[1:])
     else:
@@ -135,7 +144,7 @@ def test_every_claim_is_true_of_the_papers_own_numbers(claim: Claim) -> None:
 # --- verdicts ---------------------------------------------------------------------------------------------------------
 
 
-def write_cell(out: Path, cell: Cell, seed: int, **figures: Any) -> None:
+def write_cell(out: Path, cell: ModelVariant, seed: int, **figures: Any) -> None:
     run = {
         "cell": dict(cell.changes), "seed": seed, "device": "a GPU", "parameters": 11_813_810, "memory_bytes": 2.5e9,
         "tokens_per_second": 850_000.0, "seconds": 30.0, "tokens": 1e6, "steps": 100, "mlm": 0.4, "mlm_token": 0.5,
@@ -149,11 +158,11 @@ def write_cell(out: Path, cell: Cell, seed: int, **figures: Any) -> None:
 
 
 def fake(out: Path, table: TableName, figure: str, values: dict[str, list[float]], **changes: Any) -> Results:
-    """Cells of a table with known figures, by row, one for each seed; changes are of the plan, or of all cells."""
+    """Cells of a table with known figures, by row, one for each seed; `changes` are of the plan, or of all cells."""
     plan = PLAN | {name: value for name, value in changes.items() if name in PLAN}
     others = {name: value for name, value in changes.items() if name not in PLAN}
     (out / "plan.json").write_text(json.dumps(plan))
-    rows = {row.name: row.cell for row in rows_of(table, plan)}
+    rows = {row.name: row.cell for row in table_rows(table, plan)}
     for name, found in values.items():
         for seed, value in enumerate(found):
             given = {"sst-2": value} if figure == "downstream" else value
@@ -183,17 +192,17 @@ def test_a_claim_is_judged_by_the_difference_and_its_margin(
         "all/256": rival,
         "all/H": [0.37, 0.372][: len(best)],
     }
-    found = judge(fake(tmp_path, "embedding", "mlm", values), BEST, "mlm")
+    found = judge_claim(fake(tmp_path, "embedding", "mlm", values), BEST, "mlm")
     assert found.verdict == verdict
     if rival:
-        assert found.found is not None
-        assert found.found.value == pytest.approx(mean(best) - mean(rival))
+        assert found.estimate is not None
+        assert found.estimate.value == pytest.approx(mean(best) - mean(rival))
 
 
 def test_of_several_rivals_the_strongest_decides() -> None:
-    assert verdict_of([Mean(0.3, 0.1), Mean(0.2, 0.1)]) == "holds"
-    assert verdict_of([Mean(0.3, 0.1), Mean(0.05, 0.1)]) == "too close to tell"
-    assert verdict_of([Mean(0.3, 0.1), Mean(0.05, 0.1), Mean(-0.2, 0.1)]) == "does not hold"
+    assert verdict_of([Estimate(0.3, 0.1), Estimate(0.2, 0.1)]) == "holds"
+    assert verdict_of([Estimate(0.3, 0.1), Estimate(0.05, 0.1)]) == "too close to tell"
+    assert verdict_of([Estimate(0.3, 0.1), Estimate(0.05, 0.1), Estimate(-0.2, 0.1)]) == "does not hold"
 
 
 @pytest.mark.parametrize(
@@ -213,14 +222,14 @@ def test_chance_is_a_half_and_what_lies_near_it(tmp_path: Path, row: str, values
     results = fake(
         tmp_path, "sentence-loss", figure, {"order": [0.85, 0.852], row: values, "none": [0.5, 0.502]}, **heads
     )
-    assert judge(results, claim, figure).verdict == verdict
+    assert judge_claim(results, claim, figure).verdict == verdict
 
 
 def test_where_nobody_sees_order_it_says_nothing_that_one_model_does_not(tmp_path: Path) -> None:
     claim = next(claim for claim in CLAIMS if claim.row == "next")
     values = {"order": [0.5, 0.502], "next": [0.505, 0.507], "none": [0.5, 0.502]}
     results = fake(tmp_path, "sentence-loss", "order_probe", values, next_head=0.9)
-    assert judge(results, claim, "order_probe").verdict == "nothing learned"
+    assert judge_claim(results, claim, "order_probe").verdict == "nothing learned"
 
 
 @pytest.mark.parametrize("row", ["next", "order"])
@@ -229,13 +238,13 @@ def test_a_model_that_has_learned_nothing_proves_nothing(tmp_path: Path, row: st
     figure = str(claim.figure)
     values = {"order": [0.9, 0.902], row: [0.505, 0.507], "none": [0.5, 0.502]}
     results = fake(tmp_path, "sentence-loss", figure, values, next_head=0.51, order_head=0.51)
-    assert judge(results, claim, figure).verdict == "nothing learned"
+    assert judge_claim(results, claim, figure).verdict == "nothing learned"
 
 
 def test_a_claim_about_sizes_is_judged_by_those_that_a_narrow_model_has(tmp_path: Path) -> None:
     values = {"all/64": [0.38, 0.382], "all/128": [0.42, 0.422], "all/H": [0.40, 0.402]}
     results = fake(tmp_path, "embedding", "mlm", values, hidden_size=192)
-    assert judge(results, BEST, "mlm").verdict == "holds"
+    assert judge_claim(results, BEST, "mlm").verdict == "holds"
 
 
 def test_a_strategy_helps_hurts_or_is_too_close_to_tell(tmp_path: Path) -> None:
@@ -244,7 +253,8 @@ def test_a_strategy_helps_hurts_or_is_too_close_to_tell(tmp_path: Path) -> None:
         "gradient tanh": [0.401, 0.403],
     }  # fmt: skip
     found = {
-        one.row.name: one.effect for one in changes(fake(tmp_path, "strategies", "mlm", values), "strategies", "mlm")
+        one.row.name: one.effect
+        for one in variant_effects(fake(tmp_path, "strategies", "mlm", values), "strategies", "mlm")
     }
     assert found["hot start 0.5"] == "helps"
     assert found["cold factor 0.5"] == "hurts"
@@ -255,7 +265,7 @@ def test_a_strategy_helps_hurts_or_is_too_close_to_tell(tmp_path: Path) -> None:
 
 def test_a_noisy_neighbour_makes_a_table_less_sure(tmp_path: Path) -> None:
     values = {"none": [0.40, 0.402], "hot start 0.5": [0.42, 0.422], "gradient tanh": [0.1, 0.5]}
-    found = changes(fake(tmp_path, "strategies", "mlm", values), "strategies", "mlm")
+    found = variant_effects(fake(tmp_path, "strategies", "mlm", values), "strategies", "mlm")
     assert next(one for one in found if one.row.name == "hot start 0.5").effect == "too close to tell"
 
 
@@ -331,7 +341,7 @@ def test_the_report_asks_nobody_for_anything(embedding: Path) -> None:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_every_table_is_drawn_also_where_cells_are_missing(tmp_path: Path, table: TableName) -> None:
-    names = [row.name for row in rows_of(table, PLAN)]
+    names = [row.name for row in table_rows(table, PLAN)]
     fake(tmp_path, table, "mlm", {name: [0.4, 0.41] for name in names[:2]})
     write_pages(tmp_path, TABLES)
     assert (tmp_path / "plots" / f"{table}.svg").is_file()
@@ -361,21 +371,21 @@ def test_a_probe_finds_what_is_there_and_nothing_else() -> None:
     generator = torch.Generator().manual_seed(0)
     states, wrong = torch.randn(800, 16, generator=generator), torch.randint(0, 2, (800,), generator=generator)
     told = states + wrong[:, None] * torch.ones(16)
-    assert probed((told[:400], wrong[:400]), (told[400:], wrong[400:])) > 0.95
-    assert probed((states[:400], wrong[:400]), (states[400:], wrong[400:])) == pytest.approx(0.5, abs=0.08)
+    assert probe_accuracy((told[:400], wrong[:400]), (told[400:], wrong[400:])) > 0.95
+    assert probe_accuracy((states[:400], wrong[:400]), (states[400:], wrong[400:])) == pytest.approx(0.5, abs=0.08)
 
 
 def test_who_always_says_the_same_is_at_chance() -> None:
-    assert balanced(np.array([1, 1, 1, 0]), np.array([1, 1, 1, 1])) == 0.5
-    assert balanced(np.array([1, 1, 1, 0]), np.array([1, 1, 1, 0])) == 1.0
+    assert balanced_accuracy(np.array([1, 1, 1, 0]), np.array([1, 1, 1, 1])) == 0.5
+    assert balanced_accuracy(np.array([1, 1, 1, 0]), np.array([1, 1, 1, 0])) == 1.0
 
 
 def test_handfuls_hold_as_many_of_each_class_and_come_again() -> None:
     labels = ["a", "b", "b", "a", "a", "b", "a"]
-    chosen = handful(labels, 2, draw=1)
+    chosen = draw_shots(labels, 2, draw=1)
     assert sorted(labels[number] for number in chosen) == ["a", "a", "b", "b"]
-    assert chosen == handful(labels, 2, draw=1)
-    assert any(handful(labels, 2, draw) != chosen for draw in range(2, 6))
+    assert chosen == draw_shots(labels, 2, draw=1)
+    assert any(draw_shots(labels, 2, draw) != chosen for draw in range(2, 6))
 
 
 # --- whole runs -------------------------------------------------------------------------------------------------------
@@ -493,10 +503,10 @@ def test_a_cell_that_was_stopped_goes_on_from_its_checkpoint(
 ) -> None:
     out, real, resumed = tmp_path / "run", _reproduce_run.pretrain, []
 
-    def interrupted(config: Any, *rest: Any) -> bool:
+    def interrupted(config: Any, *rest: Any, **named: Any) -> bool:
         resumed.append(config.resume)
         stop = [lambda step: os.kill(os.getpid(), signal.SIGINT) if step.done == 2 else None]
-        return real(config, *rest, hooks=stop if config.optimizer == "lamb" and not config.resume else [])
+        return real(config, *rest, **named, hooks=stop if config.optimizer == "lamb" and not config.resume else [])
 
     monkeypatch.setattr(_reproduce_run, "pretrain", interrupted)
     assert start(flow, shards, out) == INTERRUPTED
@@ -523,13 +533,14 @@ def test_an_estimate_trains_no_cell(
 
 def test_deeper_cells_are_estimated_to_cost_more(flow: Flow, shards: Path, tmp_path: Path) -> None:
     config = reproduce.Config(out=tmp_path, data=shards, few_shot=flow.examples, shots=2, device="cpu", budget="1M")
-    plan = _reproduce_plan.plan_of(config, "cpu")
-    workshop = _reproduce_run.Workshop(
-        plan, tmp_path, _reproduce_run.Process(0, 1, torch.device("cpu")), reproduce.make_console()
+    plan = _reproduce_plan.make_plan(config, "cpu")
+    runner = _reproduce_run.VariantRunner(
+        plan, tmp_path, _reproduce_run.Process(0, 1, torch.device("cpu")), make_console()
     )
-    cost = _reproduce_run.Cost("", 1e9, 0.0)
+    cost = _reproduce_run.CostEstimate("", 1e9, 0.0)
     usual, deep, wide = (
-        workshop.seconds(Cell.of(plan.common, **change), cost) for change in ({}, {"layers": 24}, {"hidden_size": 1536})
+        runner.seconds(ModelVariant.of(plan.common, **change), cost)
+        for change in ({}, {"layers": 24}, {"hidden_size": 1536})
     )
     assert deep / usual == pytest.approx(2, rel=0.1)
     assert 3 < wide / usual < 4
@@ -540,10 +551,10 @@ def test_a_cell_that_fails_is_told_and_stops_no_other(
 ) -> None:
     whole = _reproduce_run.pretrain
 
-    def fragile(config: Any, *rest: Any) -> bool:
+    def fragile(config: Any, *rest: Any, **named: Any) -> bool:
         if config.optimizer == "lamb":
             raise ConfigError("out of memory with 1 sequences at once")
-        return whole(config, *rest)
+        return whole(config, *rest, **named)
 
     monkeypatch.setattr(_reproduce_run, "pretrain", fragile)
     assert start(flow, shards, tmp_path / "run") == 0
@@ -596,7 +607,7 @@ def test_without_data_it_is_a_demonstration_and_says_so(
     flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_reproduce_plan, "PROSE_BYTES", 60_000)
-    monkeypatch.setattr(_reproduce_plan, "VOCABULARY", 500)
+    monkeypatch.setattr(_reproduce_plan, "VOCAB_SIZE", 500)
     out = tmp_path / "run"
     flags = ("--few-shot", flow.examples, "--seeds", 1, *TINY)
     assert litebert("reproduce", "optimizer", "--out", out, *flags) == 0

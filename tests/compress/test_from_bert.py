@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from litebert.compress.from_bert import albert_of
-from litebert.compress.students import Distiller, read_through, student_of
-from litebert.compress.teachers import bert_of
+from litebert.compress.from_bert import albert_from_bert
+from litebert.compress.students import Distiller, fold_map_into_head, make_student
+from litebert.compress.teachers import load_bert_teacher
 from litebert.data.batches import Batch, Example, collate
 from litebert.errors import ConfigError
 from litebert.inference import Model
@@ -53,8 +53,8 @@ def off(bert: Model, albert: Model, texts: list[str]) -> float:
 
 def test_a_simple_bert_becomes_the_same_in_fewer_parameters(tmp_path: Path) -> None:
     make_bert(tmp_path)
-    bert = make_simple(bert_of(tmp_path), 7)
-    albert = albert_of(bert, [batch_of(bert, TEXTS)], 8, 3)
+    bert = make_simple(load_bert_teacher(tmp_path), 7)
+    albert = albert_from_bert(bert, [batch_of(bert, TEXTS)], 8, 3)
     assert albert.config.embedding_size == 8
     assert len(albert.encoder.attention) == 1
     for texts in (TEXTS, UNREAD):  # words that the texts do not have, too
@@ -68,19 +68,19 @@ def test_a_simple_bert_becomes_the_same_in_fewer_parameters(tmp_path: Path) -> N
 
 def test_what_is_cut_off_is_what_the_texts_need_least(tmp_path: Path) -> None:
     make_bert(tmp_path)
-    bert = bert_of(tmp_path)
-    sizes = [off(bert, albert_of(bert, [batch_of(bert, TEXTS)], size, 3), TEXTS) for size in (4, 8, 16, 32)]
+    bert = load_bert_teacher(tmp_path)
+    sizes = [off(bert, albert_from_bert(bert, [batch_of(bert, TEXTS)], size, 3), TEXTS) for size in (4, 8, 16, 32)]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] < 1e-6
     assert sizes[1] < 1 - 7 / 31  # better than any directions by chance
-    other = albert_of(bert, [batch_of(bert, UNREAD)], 8, 3)
+    other = albert_from_bert(bert, [batch_of(bert, UNREAD)], 8, 3)
     assert off(bert, other, TEXTS) > 1.2 * sizes[1]
 
 
 def test_the_layer_is_the_mean_of_all(tmp_path: Path) -> None:
     make_bert(tmp_path)
-    bert = bert_of(tmp_path)
-    albert = albert_of(bert, [batch_of(bert, TEXTS)], 16, 2)
+    bert = load_bert_teacher(tmp_path)
+    albert = albert_from_bert(bert, [batch_of(bert, TEXTS)], 16, 2)
     assert albert.passes == 2
     assert albert.config.hidden_dropout_prob == 0
     mean = torch.stack([block.widen.weight for block in bert.encoder.ffn]).mean(0)
@@ -89,25 +89,27 @@ def test_the_layer_is_the_mean_of_all(tmp_path: Path) -> None:
 
 def test_the_map_of_states_is_fitted_and_read_through(tmp_path: Path) -> None:
     make_bert(tmp_path, "BertForSequenceClassification")
-    bert = bert_of(tmp_path)
+    bert = load_bert_teacher(tmp_path)
     texts = [f"{one} {other}" for one in TEXTS for other in UNREAD + TEXTS]
     batch = batch_of(bert, texts)
-    student = student_of(bert, albert_of(bert, [batch], 16, 3), 3)
+    student = make_student(bert, albert_from_bert(bert, [batch], 16, 3), 3)
     plain = Distiller(student, bert).eval()(batch)
     distiller = Distiller(student, bert, mapped=True)
     distiller.fit_map([batch])
     mapped = distiller.eval()(batch)
     assert mapped["states"] < 0.7 * plain["states"]
     bridge: Any = distiller.bridge
-    read_through(student, bridge)
+    fold_map_into_head(student, bridge)
     assert distiller(batch)["answers"] < 0.7 * plain["answers"]
     torch.testing.assert_close(distiller(batch)["states"], mapped["states"])
 
 
 def test_the_map_of_a_student_that_is_the_teacher_is_the_identity(tmp_path: Path) -> None:
     make_bert(tmp_path)
-    bert = make_simple(bert_of(tmp_path))
-    distiller = Distiller(student_of(bert, albert_of(bert, [batch_of(bert, TEXTS)], 32, 3), 3), bert, mapped=True)
+    bert = make_simple(load_bert_teacher(tmp_path))
+    distiller = Distiller(
+        make_student(bert, albert_from_bert(bert, [batch_of(bert, TEXTS)], 32, 3), 3), bert, mapped=True
+    )
     distiller.fit_map([batch_of(bert, TEXTS)])
     bridge: Any = distiller.bridge
     torch.testing.assert_close(bridge.weight.detach(), torch.eye(32), atol=1e-3, rtol=0)
@@ -116,6 +118,6 @@ def test_the_map_of_a_student_that_is_the_teacher_is_the_identity(tmp_path: Path
 @pytest.mark.parametrize("size", [1, 33])
 def test_sizes_that_cannot_be_are_refused(size: int, tmp_path: Path) -> None:
     make_bert(tmp_path)
-    bert = bert_of(tmp_path)
+    bert = load_bert_teacher(tmp_path)
     with pytest.raises(ConfigError, match=f"embedding_size={size} must lie between 2 and the 32"):
-        albert_of(bert, [batch_of(bert, TEXTS)], size, 3)
+        albert_from_bert(bert, [batch_of(bert, TEXTS)], size, 3)

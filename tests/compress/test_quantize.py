@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 import litebert
-from litebert.compress.quantize import loss_of, quantized
+from litebert.compress.quantize import measure_error, quantize_model
 from litebert.data.batches import Example
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.inference import Model
@@ -36,7 +36,7 @@ def model() -> Model:
 @pytest.fixture(scope="module")
 def folder(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("int8")
-    quantized(model, examples_of(model, TEXTS)).save(path)
+    quantize_model(model, examples_of(model, TEXTS)).save(path)
     return path
 
 
@@ -99,12 +99,12 @@ def test_a_cpu_without_eight_bits_uses_the_weights_in_float32(folder: Path, monk
 
 def test_the_loss_is_measured_after_every_pass(model: Model) -> None:
     known, others = examples_of(model, TEXTS[:3]), examples_of(model, TEXTS[3:])
-    loss = loss_of(model, quantized(model, known), others)
+    loss = measure_error(model, quantize_model(model, known), others)
     assert len(loss.by_pass) == model.config.num_hidden_layers
     assert 0 < loss.by_pass[0] < loss.by_pass[-1] < 0.2
-    assert loss_of(model, model, others).by_pass == [0.0] * len(loss.by_pass)
+    assert measure_error(model, model, others).by_pass == [0.0] * len(loss.by_pass)
     with pytest.raises(DataError, match="no example to measure on"):
-        loss_of(model, model, [])
+        measure_error(model, model, [])
 
 
 def test_adapt_works_on_eight_bits_and_an_adapted_model_is_not_quantized(folder: Path) -> None:
@@ -121,7 +121,7 @@ def test_adapt_works_on_eight_bits_and_an_adapted_model_is_not_quantized(folder:
     few = litebert.adapt(litebert.load(folder), texts, ["送货"] * 4 + ["退款"] * 4, budget_s=60)
     assert few.predict(["我的包裹在哪里"])[0].label == "送货"
     with pytest.raises(ConfigError, match="quantize that one"):
-        quantized(few)
+        quantize_model(few)
 
 
 def test_a_damaged_folder_is_refused(folder: Path, tmp_path: Path) -> None:

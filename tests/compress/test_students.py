@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import litebert
-from litebert.compress.students import Distiller, student_of, with_hidden_words
+from litebert.compress.students import Distiller, make_student, mask_tokens
 from litebert.data.batches import Batch, Example, collate
 from litebert.errors import ConfigError
 from litebert.inference import Model
@@ -56,9 +56,9 @@ def batch() -> Batch:
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: "none" if task is None else task.name)
 def test_a_student_with_all_passes_is_the_teacher_and_one_with_fewer_is_not(task: Any, tokenizer: Any) -> None:
     teacher = model_of(tokenizer, task)
-    same = Distiller(student_of(teacher, teacher, 4), teacher).eval()(batch())
+    same = Distiller(make_student(teacher, teacher, 4), teacher).eval()(batch())
     assert same["loss"].item() == pytest.approx(0, abs=1e-6)
-    fewer = Distiller(student_of(teacher, teacher, 2), teacher).eval()(batch())
+    fewer = Distiller(make_student(teacher, teacher, 2), teacher).eval()(batch())
     assert set(fewer) == {"loss", "states", *([] if task is None else ["answers"])}
     assert all(value > 1e-4 for value in fewer.values())
 
@@ -67,7 +67,7 @@ def test_the_student_learns_and_the_teacher_does_not(tokenizer: Any) -> None:
     task = Classify(["a", "b", "c"])
     teacher = model_of(tokenizer, task)
     before = [weight.clone() for weight in teacher.albert.parameters()]
-    student = student_of(teacher, teacher, 2)
+    student = make_student(teacher, teacher, 2)
     distiller = Distiller(student, teacher)
     optimizer = torch.optim.Adam(distiller.parameters(), 1e-3)
     first = distiller(batch())["loss"].item()
@@ -82,15 +82,15 @@ def test_the_student_learns_and_the_teacher_does_not(tokenizer: Any) -> None:
 
 def test_a_student_is_compared_after_fewer_passes_than_it_has(tokenizer: Any) -> None:
     teacher = model_of(tokenizer, Classify(["a", "b", "c"]))
-    elastic = Distiller(student_of(teacher, teacher, 4), teacher).eval()
-    short = Distiller(student_of(teacher, teacher, 2), teacher).eval()
+    elastic = Distiller(make_student(teacher, teacher, 4), teacher).eval()
+    short = Distiller(make_student(teacher, teacher, 2), teacher).eval()
     torch.testing.assert_close(elastic(batch(), 2), short(batch()))
     assert elastic(batch())["loss"].item() == pytest.approx(0, abs=1e-6)  # and then all of them again
 
 
 def test_a_narrower_student_is_compared_through_a_map(tokenizer: Any) -> None:
     teacher = model_of(tokenizer, Regress())
-    distiller = Distiller(student_of(teacher, model_of(tokenizer, hidden_size=16), 4), teacher)
+    distiller = Distiller(make_student(teacher, model_of(tokenizer, hidden_size=16), 4), teacher)
     assert isinstance(distiller.bridge, torch.nn.Linear)
     assert distiller(batch())["loss"].isfinite()
     assert distiller.bridge.weight.grad is None
@@ -100,7 +100,7 @@ def test_a_narrower_student_is_compared_through_a_map(tokenizer: Any) -> None:
 
 def test_padding_does_not_count(tokenizer: Any) -> None:
     teacher = model_of(tokenizer)
-    distiller = Distiller(student_of(teacher, model_of(tokenizer, hidden_size=16), 4), teacher).eval()
+    distiller = Distiller(make_student(teacher, model_of(tokenizer, hidden_size=16), 4), teacher).eval()
     given = batch()
     wider = replace(
         given,
@@ -115,7 +115,7 @@ def test_vectors_of_a_narrower_student_are_mapped_to_the_teachers(tokenizer: Any
     teacher = model_of(tokenizer)
     random = np.random.default_rng(0)
     teacher.sentence_map = SentenceMap(random.normal(size=(8, 32)).astype("f"), random.normal(size=8).astype("f"))
-    student = student_of(teacher, model_of(tokenizer, hidden_size=16), 4)
+    student = make_student(teacher, model_of(tokenizer, hidden_size=16), 4)
     distiller = Distiller(student, teacher)
     before = distiller.eval()(batch())["states"]
     distiller.fit_map([batch()])
@@ -130,12 +130,12 @@ def test_vectors_of_a_narrower_student_are_mapped_to_the_teachers(tokenizer: Any
 
 def test_another_student_learns_to_guess_hidden_words(tokenizer: Any) -> None:
     teacher = model_of(tokenizer, Mask())
-    assert not Distiller(student_of(teacher, teacher, 2), teacher).hides  # which has the teacher's own head
-    student = student_of(teacher, model_of(tokenizer, hidden_size=16), 4)
+    assert not Distiller(make_student(teacher, teacher, 2), teacher).hides  # which has the teacher's own head
+    student = make_student(teacher, model_of(tokenizer, hidden_size=16), 4)
     assert isinstance(student.task, Mask)
     distiller = Distiller(student, teacher)
     assert distiller.hides
-    hidden = with_hidden_words(batch(), tokenizer, np.random.default_rng(0))
+    hidden = mask_tokens(batch(), tokenizer, np.random.default_rng(0))
     optimizer = torch.optim.Adam(distiller.parameters(), 3e-3)
     first = distiller(hidden)
     assert set(first) == {"loss", "states", "answers"}
@@ -150,7 +150,7 @@ def test_another_student_learns_to_guess_hidden_words(tokenizer: Any) -> None:
 def test_some_words_are_hidden_and_never_the_frame(tokenizer: Any) -> None:
     encoded = tokenizer.encode(["今天天气很好我们去公园", "我要退货"] * 40)
     given = collate([Example([one]) for one in encoded], tokenizer.pad_id)
-    hidden = with_hidden_words(given, tokenizer, np.random.default_rng(0)).input_ids
+    hidden = mask_tokens(given, tokenizer, np.random.default_rng(0)).input_ids
     changed = hidden != given.input_ids
     assert 0.1 < changed.sum() / (given.real.sum() - 2 * 80) < 0.2
     assert (hidden[changed] == tokenizer.mask_id).all()
@@ -158,7 +158,7 @@ def test_some_words_are_hidden_and_never_the_frame(tokenizer: Any) -> None:
     assert not (changed & frame).any()
     one = collate([Example([encoded[1]])], tokenizer.pad_id)
     for seed in range(20):
-        assert (with_hidden_words(one, tokenizer, np.random.default_rng(seed)).input_ids == tokenizer.mask_id).any()
+        assert (mask_tokens(one, tokenizer, np.random.default_rng(seed)).input_ids == tokenizer.mask_id).any()
 
 
 def test_a_head_begins_as_the_teachers_as_far_as_it_fits(tokenizer: Any) -> None:
@@ -167,15 +167,15 @@ def test_a_head_begins_as_the_teachers_as_far_as_it_fits(tokenizer: Any) -> None
     with torch.no_grad():
         for values in theirs.values():
             values.normal_()
-    same = student_of(teacher, model_of(tokenizer), 4).albert.heads["tag"].state_dict()
+    same = make_student(teacher, model_of(tokenizer), 4).albert.heads["tag"].state_dict()
     assert all(torch.equal(values, theirs[name]) for name, values in same.items())
-    narrow = student_of(teacher, model_of(tokenizer, hidden_size=16), 4).albert.heads["tag"].state_dict()
+    narrow = make_student(teacher, model_of(tokenizer, hidden_size=16), 4).albert.heads["tag"].state_dict()
     assert torch.equal(narrow["transitions"], theirs["transitions"])
 
 
 def test_another_model_that_learns_from_a_pre_trained_one_keeps_no_head_of_its_own(tokenizer: Any) -> None:
     teacher, start = model_of(tokenizer), model_of(tokenizer, Classify(["a", "b"]), max_position_embeddings=64)
-    student = student_of(teacher, start, 4)
+    student = make_student(teacher, start, 4)
     assert student.task is None
     assert not student.albert.heads
     assert student.max_length == 64
@@ -183,7 +183,7 @@ def test_another_model_that_learns_from_a_pre_trained_one_keeps_no_head_of_its_o
 
 def test_a_student_is_saved_with_its_passes_and_its_task(tokenizer: Any, tmp_path: Path) -> None:
     teacher = model_of(tokenizer, Classify(["a", "b"]))
-    student_of(teacher, teacher, 3).save(tmp_path)
+    make_student(teacher, teacher, 3).save(tmp_path)
     found = litebert.load(tmp_path)
     assert found.config.num_hidden_layers == 3
     assert found.task is not None
@@ -194,10 +194,10 @@ def test_what_cannot_be_learned_is_told(tokenizer: Any) -> None:
     teacher = model_of(tokenizer, Classify(["a", "b"]))
     other = litebert.load("litebert-base-en")
     with pytest.raises(ConfigError, match="the same vocabulary"):
-        student_of(model_of(tokenizer, Tag(["O", "B-x"])), other, 12)
+        make_student(model_of(tokenizer, Tag(["O", "B-x"])), other, 12)
     own = model_of(tokenizer, sharing="none")
     with pytest.raises(ConfigError, match="only one layer that is shared"):
-        student_of(teacher, own, 2)
-    assert student_of(teacher, own, 4).config.sharing == "none"
+        make_student(teacher, own, 2)
+    assert make_student(teacher, own, 4).config.sharing == "none"
     with pytest.raises(ConfigError, match="joint head"):
-        student_of(model_of(tokenizer, Answer("joint")), teacher, 4)
+        make_student(model_of(tokenizer, Answer("joint")), teacher, 4)

@@ -11,8 +11,8 @@ import torch
 import transformers
 
 import litebert
-from litebert.compress.students import TextDistiller, by_text, said_of_texts, student_of
-from litebert.compress.teachers import Foreign, other_teacher
+from litebert.compress.students import TextDistiller, compares_texts_only, make_student, teacher_targets
+from litebert.compress.teachers import TransformersTeacher, load_other_teacher
 from litebert.data.batches import Example, collate
 from litebert.errors import CheckpointError, ConfigError
 from litebert.inference import Model
@@ -43,8 +43,8 @@ def vocabulary() -> Any:
 
 
 def test_an_encoder_that_transformers_computes_embeds_and_is_timed(tmp_path: Path) -> None:
-    theirs, teacher = make_bert(tmp_path, "ElectraModel", embedding_size=16), other_teacher(tmp_path)
-    assert isinstance(teacher, Foreign)
+    theirs, teacher = make_bert(tmp_path, "ElectraModel", embedding_size=16), load_other_teacher(tmp_path)
+    assert isinstance(teacher, TransformersTeacher)
     given = inputs(teacher)
     with torch.no_grad():
         states, real = theirs(**given).last_hidden_state, given["attention_mask"][..., None]
@@ -56,8 +56,8 @@ def test_an_encoder_that_transformers_computes_embeds_and_is_timed(tmp_path: Pat
 @pytest.mark.parametrize("kind", ["ElectraForSequenceClassification", "DistilBertForSequenceClassification"])
 def test_a_classifier_that_transformers_computes_answers(kind: str, tmp_path: Path) -> None:
     theirs = make_bert(tmp_path, kind, id2label={0: "bad", 1: "good", 2: "neither"})
-    teacher = other_teacher(tmp_path)
-    assert isinstance(teacher, Foreign)
+    teacher = load_other_teacher(tmp_path)
+    assert isinstance(teacher, TransformersTeacher)
     with torch.no_grad():
         wanted = theirs(**inputs(teacher)).logits.softmax(-1)
     found = [list(one.probabilities.values()) for one in teacher.predict(TEXTS)]
@@ -67,12 +67,12 @@ def test_a_classifier_that_transformers_computes_answers(kind: str, tmp_path: Pa
 
 def test_berts_are_computed_by_our_own_encoder_and_ours_are_left_to_load(tmp_path: Path, vocabulary: Any) -> None:
     make_bert(tmp_path / "bert", "BertForSequenceClassification")
-    teacher = other_teacher(tmp_path / "bert")
+    teacher = load_other_teacher(tmp_path / "bert")
     assert type(teacher) is Model
     assert teacher.task is not None
     small(vocabulary).save(tmp_path / "albert")
-    assert other_teacher(tmp_path / "albert") is None
-    assert other_teacher(tmp_path / "none") is None
+    assert load_other_teacher(tmp_path / "albert") is None
+    assert load_other_teacher(tmp_path / "none") is None
 
 
 @pytest.mark.parametrize("taught", [True, False])
@@ -80,12 +80,12 @@ def test_a_student_that_reads_other_tokens_learns_what_is_said_of_whole_texts(
     taught: bool, tmp_path: Path, vocabulary: Any
 ) -> None:
     make_bert(tmp_path, "ElectraForSequenceClassification" if taught else "BertModel")
-    teacher = other_teacher(tmp_path)
+    teacher = load_other_teacher(tmp_path)
     assert teacher is not None
-    student = student_of(teacher, small(vocabulary), 2)
-    assert by_text(teacher, student)
+    student = make_student(teacher, small(vocabulary), 2)
+    assert compares_texts_only(teacher, student)
     assert (student.task is not None) == taught
-    said = said_of_texts(teacher, [Example([one]) for one in teacher.tokenizer.encode(TEXTS)])
+    said = teacher_targets(teacher, [Example([one]) for one in teacher.tokenizer.encode(TEXTS)])
     assert said.shape == (5, 2 if taught else 32)
     encoded = student.tokenizer.encode(TEXTS)
     examples = [Example([one], target=row) for one, row in zip(encoded, said, strict=True)]
@@ -113,16 +113,16 @@ def test_a_student_that_reads_other_tokens_learns_what_is_said_of_whole_texts(
 def test_what_cannot_teach_is_told(tmp_path: Path, vocabulary: Any) -> None:
     make_bert(tmp_path / "tags", "ElectraForTokenClassification")
     with pytest.raises(ConfigError, match="was taught tag, and we learn that from BERTs alone"):
-        other_teacher(tmp_path / "tags")
+        load_other_teacher(tmp_path / "tags")
     make_bert(tmp_path / "bert tags", "BertForTokenClassification")
-    tagger = other_teacher(tmp_path / "bert tags")
+    tagger = load_other_teacher(tmp_path / "bert tags")
     assert tagger is not None
     with pytest.raises(ConfigError, match="tag is about single tokens"):
-        student_of(tagger, small(vocabulary), 2)
+        make_student(tagger, small(vocabulary), 2)
     make_bert(tmp_path / "damaged", "ElectraModel")
     (tmp_path / "damaged" / "model.safetensors").write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match="transformers cannot load it"):
-        other_teacher(tmp_path / "damaged")
+        load_other_teacher(tmp_path / "damaged")
 
 
 def test_a_model_with_a_decoder_does_not_teach(tmp_path: Path) -> None:
@@ -130,13 +130,13 @@ def test_a_model_with_a_decoder_does_not_teach(tmp_path: Path) -> None:
     sizes |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "vocab_size": 20}
     transformers.BartModel(transformers.BartConfig(**sizes)).save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match="BartModel is no encoder of texts alone"):
-        other_teacher(tmp_path)
+        load_other_teacher(tmp_path)
 
 
 def test_a_head_of_another_teacher_begins_anew(tmp_path: Path, vocabulary: Any) -> None:
     make_bert(tmp_path, "ElectraForSequenceClassification")
-    teacher = other_teacher(tmp_path)
+    teacher = load_other_teacher(tmp_path)
     assert teacher is not None
-    task = student_of(teacher, small(vocabulary, Classify(["a", "b"])), 2).task
+    task = make_student(teacher, small(vocabulary, Classify(["a", "b"])), 2).task
     assert isinstance(task, Classify)
     assert task.labels == ["LABEL_0", "LABEL_1"]

@@ -13,7 +13,7 @@ import torch
 from litebert.data.batches import collate
 from litebert.errors import CheckpointError, LitebertError
 from litebert.interop.bert import load_bert
-from litebert.interop.formats import load_any
+from litebert.interop.formats import load_folder
 from litebert.interop.huggingface import save_folder
 from litebert.tasks.base import hidden_states
 from tests.interop.berts import make_bert
@@ -94,7 +94,7 @@ def test_it_can_be_saved_as_an_albert_that_shares_nothing(tmp_path: Path) -> Non
     with torch.no_grad():
         wanted, found = (one(**inputs_of(batch, theirs)).last_hidden_state[batch.real] for one in (theirs, albert))
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
-        again = hidden_states(load_any(tmp_path / "albert").model.encoder, batch)
+        again = hidden_states(load_folder(tmp_path / "albert").model.encoder, batch)
         assert torch.equal(again, hidden_states(folder.model.encoder, batch))
 
 
@@ -151,4 +151,4 @@ def test_what_distilbert_computes_otherwise_is_refused(tmp_path: Path) -> None:
 def test_who_loads_a_bert_hears_what_can_be_made_of_it(tmp_path: Path) -> None:
     make_bert(tmp_path)
     with pytest.raises(CheckpointError, match="litebert distill --from-bert"):
-        load_any(tmp_path)
+        load_folder(tmp_path)

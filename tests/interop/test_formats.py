@@ -17,10 +17,10 @@ import torch
 import litebert
 from litebert.errors import CheckpointError
 from litebert.inference import Model
-from litebert.interop.formats import read_source
-from litebert.interop.google_names import to_google, to_huggingface, with_slashes
-from litebert.interop.huggingface import tensors_of
-from litebert.interop.tensor_bundle import Bundle
+from litebert.interop.formats import read_any
+from litebert.interop.google_names import tensorflow_spelling, to_google, to_huggingface
+from litebert.interop.huggingface import named_tensors
+from litebert.interop.tensor_bundle import TensorBundle
 from tests.conftest import PROSE, REPOSITORY
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -57,7 +57,7 @@ def assert_same_states(ours: Model, again: Model) -> None:
 
 @pytest.mark.parametrize("weights", ["pytorch_model.bin", "albert.pt", "model.safetensors"])
 def test_lone_patients_english_names_are_read(weights: str, model: Model, tmp_path: Path) -> None:
-    tensors = with_their_names(dict(tensors_of(model.albert)))
+    tensors = with_their_names(dict(named_tensors(model.albert)))
     assert "bert.encoder.transformer.group.0.inner_group.0.attention.self.query.weight" in tensors
     tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].clone()
     if weights.endswith("safetensors"):
@@ -66,13 +66,13 @@ def test_lone_patients_english_names_are_read(weights: str, model: Model, tmp_pa
         torch.save(tensors, tmp_path / weights)
     settings_in(tmp_path, model)
     assert_same_states(model, litebert.load(tmp_path))
-    why = {row.name: row.why for row in read_source(tmp_path).rows if not row.becomes}
+    why = {row.name: row.why for row in read_any(tmp_path).rows if not row.becomes}
     assert why == {"cls.predictions.decoder.weight": "a copy of what it is tied to"}
 
 
 def chinese(folder: Path) -> dict[str, torch.Tensor]:
     """albert_zh's fixture as lonePatient's Chinese code saves it."""
-    bundle = Bundle(TENSORFLOW / "albert_zh" / "albert_model.ckpt.index")
+    bundle = TensorBundle(TENSORFLOW / "albert_zh" / "albert_model.ckpt.index")
     found = {}
     for name in bundle.entries:
         tensor = bundle.read(name)
@@ -178,7 +178,7 @@ def test_safetensors_that_is_called_bin_is_read(model: Model, tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["masked_lm", "classifier"])
 def test_presets_of_keras_hub_are_read(name: str) -> None:
     pytest.importorskip("h5py")
-    model, source = litebert.load(FIXTURES / "keras" / name), read_source(FIXTURES / "keras" / name)
+    model, source = litebert.load(FIXTURES / "keras" / name), read_any(FIXTURES / "keras" / name)
     assert {row.becomes for row in source.rows} == set(source.tensors)
     assert source.kind == "keras-hub's AlbertBackbone"
     assert model.embed(["the cat"]).shape == (1, model.config.hidden_size)
@@ -203,11 +203,11 @@ def test_a_folder_without_weights_says_what_it_wants(tmp_path: Path) -> None:
 
 def test_heads_that_are_missing_are_named(model: Model, tmp_path: Path) -> None:
     tensors = {
-        name: one for name, one in tensors_of(model.albert) if name.startswith("albert.") and "pooler" not in name
+        name: one for name, one in named_tensors(model.albert) if name.startswith("albert.") and "pooler" not in name
     }
     safetensors.torch.save_file(tensors, tmp_path / "model.safetensors")
     settings_in(tmp_path, model)
-    remarks = " ".join(read_source(tmp_path).remarks)
+    remarks = " ".join(read_any(tmp_path).remarks)
     for part in (
         "no pooler in it: one is started anew",
         "no masked-token head (predictions)",
@@ -217,12 +217,12 @@ def test_heads_that_are_missing_are_named(model: Model, tmp_path: Path) -> None:
 
 
 def test_names_go_there_and_back(model: Model) -> None:
-    for name, _ in tensors_of(model.albert):
+    for name, _ in named_tensors(model.albert):
         google = to_google(name)
         assert google is not None, name
         assert to_huggingface(google[0]) == (name, google[1])
     assert to_google("litebert_heads.tag.linear.weight") is None
-    assert with_slashes("bert.encoder.layer.3.output.dense.weight") == "bert/encoder/layer_3/output/dense/weight"
+    assert tensorflow_spelling("bert.encoder.layer.3.output.dense.weight") == "bert/encoder/layer_3/output/dense/weight"
 
 
 def test_mutated_checkpoints_are_read_or_refused_in_one_line(tmp_path: Path) -> None:

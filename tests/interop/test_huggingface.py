@@ -21,7 +21,7 @@ import torch
 import litebert
 from litebert.errors import CheckpointError
 from litebert.inference import Model
-from litebert.interop.formats import load_any
+from litebert.interop.formats import load_folder
 from litebert.model import Albert, AlbertConfig, HeadKind, preset, pretraining_heads
 from litebert.model.sentence_head import SentenceMap
 from litebert.tasks import Classify, Mask, Multilabel, Regress
@@ -595,7 +595,7 @@ def test_copies_that_should_be_shared_but_differ_are_refused(model: Model, tmp_p
     name = "albert.encoder.albert_layer_groups.1.albert_layers.0.attention.dense.bias"
     edit_weights(tmp_path, lambda tensors: tensors.update({name: tensors[name] + 1}))
     with pytest.raises(CheckpointError, match=r"sharing='attention' but .* differs from its copies"):
-        load_any(tmp_path)
+        load_folder(tmp_path)
 
 
 def test_an_interrupted_save_leaves_no_folder_that_loads_half(

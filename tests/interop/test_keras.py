@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from litebert.errors import CheckpointError, ConfigError
-from litebert.interop.formats import folder_of, load_any, read_source
+from litebert.interop.formats import build_folder, load_folder, read_any
 from litebert.interop.huggingface import Folder, save_folder
 from litebert.interop.keras import is_keras, write_keras
-from litebert.interop.keras_weights import encoder_places
+from litebert.interop.keras_weights import encoder_locations
 from litebert.model import Albert, AlbertConfig, pretraining_heads
 from litebert.model.sentence_head import SentenceMap
 from litebert.tasks import Classify, Mask, Multilabel, Regress, Tag
@@ -65,8 +65,8 @@ def taught(task: Task[Any, Any]) -> Folder:
 
 def read_with(tokenizer: Tokenizer | None, path: Path) -> Folder:
     """What convert reads, with a tokenizer for those that have none of their own."""
-    source = read_source(path)
-    return folder_of(replace(source, tokenizer=tokenizer or source.tokenizer))
+    source = read_any(path)
+    return build_folder(replace(source, tokenizer=tokenizer or source.tokenizer))
 
 
 def expected(name: str) -> dict[str, torch.Tensor]:
@@ -96,7 +96,7 @@ def test_a_preset_of_keras_hub_gives_its_numbers(name: str, capsys: pytest.Captu
 
 
 def test_the_head_for_hidden_words_comes_with_a_preset() -> None:
-    given, folder = expected("masked_lm"), load_any(PRESETS / "masked_lm")
+    given, folder = expected("masked_lm"), load_folder(PRESETS / "masked_lm")
     assert isinstance(folder.task, Mask)
     real, head = given["attention_mask"].bool(), folder.model.heads["mlm"]
     hidden, table = hidden_states(folder.model, given), folder.model.encoder.word_embeddings.weight
@@ -106,7 +106,7 @@ def test_the_head_for_hidden_words_comes_with_a_preset() -> None:
 
 
 def test_a_classifier_comes_with_a_preset() -> None:
-    given, folder = expected("classifier"), load_any(PRESETS / "classifier")
+    given, folder = expected("classifier"), load_folder(PRESETS / "classifier")
     assert isinstance(folder.task, Classify)
     assert folder.task.labels == ["LABEL_0", "LABEL_1", "LABEL_2"]
     pooled = folder.model.encoder.pooler(hidden_states(folder.model, given)[:, 0]).tanh()
@@ -115,7 +115,7 @@ def test_a_classifier_comes_with_a_preset() -> None:
 
 
 def test_the_tokenizer_of_a_preset_is_read() -> None:
-    ours = load_any(PRESETS / "masked_lm").tokenizer.encode(["the cat sat"])[0]
+    ours = load_folder(PRESETS / "masked_lm").tokenizer.encode(["the cat sat"])[0]
     assert list(ours.ids) == list(TOKENIZER.encode(["the cat sat"])[0].ids)
 
 
@@ -123,7 +123,7 @@ def test_the_tokenizer_of_a_preset_is_read() -> None:
 def test_ours_to_keras_and_back_is_bit_equal(name: str, tmp_path: Path) -> None:
     before = pretrained(**SHARING[name])
     write_keras(tmp_path, before)
-    after = load_any(tmp_path)
+    after = load_folder(tmp_path)
     assert after.model.config == before.model.config
     assert after.max_length == before.max_length
     states = before.model.state_dict()
@@ -137,7 +137,7 @@ def test_ours_to_keras_and_back_is_bit_equal(name: str, tmp_path: Path) -> None:
 def test_a_taught_model_goes_to_keras_and_back(task: Task[Any, Any], tmp_path: Path) -> None:
     before = taught(task)
     assert write_keras(tmp_path, before) == []
-    after = load_any(tmp_path)
+    after = load_folder(tmp_path)
     assert type(after.task) is type(task)
     assert after.task.settings() == task.settings()
     for key, tensor in before.model.state_dict().items():
@@ -148,8 +148,8 @@ def test_a_taught_model_goes_to_keras_and_back(task: Task[Any, Any], tmp_path: P
 
 
 def test_a_preset_becomes_a_hugging_face_folder_and_a_preset_again(tmp_path: Path) -> None:
-    save_folder(tmp_path / "ours", load_any(PRESETS / "masked_lm"))
-    write_keras(tmp_path / "theirs", load_any(tmp_path / "ours"))
+    save_folder(tmp_path / "ours", load_folder(PRESETS / "masked_lm"))
+    write_keras(tmp_path / "theirs", load_folder(tmp_path / "ours"))
     for name in ("model.weights.h5", "task.weights.h5"):
         first, again = (variables(folder / name) for folder in (PRESETS / "masked_lm", tmp_path / "theirs"))
         assert first.keys() == again.keys()
@@ -178,7 +178,7 @@ def test_what_keras_has_no_place_for_is_named(tmp_path: Path) -> None:
         assert part in told
     assert write_keras(tmp_path, taught(Tag(["O", "B-A", "I-A"]))) == ["the head 'tag'"]
     assert not (tmp_path / "task.json").exists()  # nor that of the model before
-    assert load_any(tmp_path).task is None
+    assert load_folder(tmp_path).task is None
     assert write_keras(tmp_path, taught(Classify(["a", "b"], head="mlp"))) == ["the head 'classify'"]
 
 
@@ -190,7 +190,7 @@ def test_a_tokenizer_without_pieces_is_named_and_comes_back(tmp_path: Path) -> N
     assert not (tmp_path / "tokenizer.json").exists()
     assert not (tmp_path / "preprocessor.json").exists()
     assert json.loads((tmp_path / "task.json").read_text())["config"]["preprocessor"] is None
-    assert load_any(tmp_path).tokenizer.fingerprint == vocabulary.fingerprint
+    assert load_folder(tmp_path).tokenizer.fingerprint == vocabulary.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_names_of_former_versions_are_known(tmp_path: Path) -> None:
         file.move("layers", "_layer_checkpoint_dependencies")
         attention = file["_layer_checkpoint_dependencies/transformer_encoder/_self_attention_layer"]
         attention.move("query_dense", "_query_dense")
-    assert load_any(tmp_path).model.config.num_hidden_groups == 2
+    assert load_folder(tmp_path).model.config.num_hidden_groups == 2
 
 
 def test_a_head_of_another_kind_is_left_out_with_a_warning(tmp_path: Path) -> None:
@@ -249,12 +249,12 @@ def test_a_head_of_another_kind_is_left_out_with_a_warning(tmp_path: Path) -> No
     content = json.loads((tmp_path / "task.json").read_text())
     (tmp_path / "task.json").write_text(json.dumps(content | {"class_name": "AlbertPoet"}))
     with pytest.warns(UserWarning, match="no head for AlbertPoet"):
-        assert load_any(tmp_path).task is None
+        assert load_folder(tmp_path).task is None
 
 
 def test_a_preset_without_a_tokenizer_asks_for_one() -> None:
     with pytest.raises(CheckpointError, match="has no vocabulary"):
-        load_any(PRESETS / "half")
+        load_folder(PRESETS / "half")
 
 
 def test_what_is_keras_is_recognised(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_config_of_something_else_is_refused(changes: dict[str, Any], complain
     content = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(content | changes))
     with pytest.raises(CheckpointError, match=complaint):
-        load_any(tmp_path)
+        load_folder(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_weights_of_another_shape_are_refused(changes: dict[str, Any], complaint
     content["config"] |= changes
     (tmp_path / "config.json").write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match=complaint):
-        load_any(tmp_path)
+        load_folder(tmp_path)
 
 
 def _soft(file: Any) -> None:
@@ -359,7 +359,7 @@ def test_a_hostile_file_is_refused(harm: Any, complaint: str, tmp_path: Path) ->
     with h5py.File(tmp_path / "model.weights.h5", "a") as file:
         harm(file)
     with pytest.raises(CheckpointError, match=complaint):
-        load_any(tmp_path)
+        load_folder(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"no", b"\x89HDF\r\n\x1a\n" + bytes(2000), None])
@@ -368,10 +368,10 @@ def test_a_damaged_file_is_refused(content: bytes | None, tmp_path: Path) -> Non
     path = tmp_path / "model.weights.h5"
     path.write_bytes(path.read_bytes()[:5000] if content is None else content)
     with pytest.raises(CheckpointError, match="not an HDF5 file or damaged"):
-        load_any(tmp_path)
+        load_folder(tmp_path)
     path.unlink()
     with pytest.raises(CheckpointError, match="weights are missing"):
-        load_any(tmp_path)
+        load_folder(tmp_path)
 
 
 def test_layers_that_should_be_shared_and_are_not_are_refused(tmp_path: Path) -> None:
@@ -379,14 +379,14 @@ def test_layers_that_should_be_shared_and_are_not_are_refused(tmp_path: Path) ->
     with h5py.File(tmp_path / "model.weights.h5", "a") as file:
         file["layers/transformer_encoder_2/_self_attention_layer/query_dense/vars/0"][0, 0, 0] += 1
     with pytest.raises(CheckpointError, match="differs from its copies"):
-        load_any(tmp_path)
+        load_folder(tmp_path)
     write_keras(tmp_path, pretrained(num_hidden_groups=3))
     with h5py.File(tmp_path / "model.weights.h5", "a") as file:
         file["layers/transformer_encoder_1/_self_attention_layer/query_dense/vars/0"][0, 0, 0] += 1
     with pytest.raises(CheckpointError, match="differs from another layer's"):
-        load_any(tmp_path)
+        load_folder(tmp_path)
 
 
 def test_every_tensor_of_the_encoder_has_one_place() -> None:
-    places = list(encoder_places(replace(CONFIG, num_hidden_groups=2, inner_group_num=2)))
+    places = list(encoder_locations(replace(CONFIG, num_hidden_groups=2, inner_group_num=2)))
     assert len({place.theirs for place in places}) == len({place.ours for place in places}) == len(places)

@@ -11,14 +11,13 @@ import pytest
 import torch
 
 import litebert
-from litebert.commands.export import distance
 from litebert.data.batches import Batch, pad
 from litebert.errors import ConfigError
 from litebert.fewshot import Adapted
 from litebert.fewshot.adapt import adapt_frozen as adapt
 from litebert.inference import Model
-from litebert.inference.exported import run_session
-from litebert.interop.onnx import Answers, Vectors, graph_of, program_of
+from litebert.interop.export import relative_error
+from litebert.interop.onnx import AnswerModule, VectorModule, export_program, make_graph, run_session
 from litebert.interop.onnx_int8 import quantize_graph
 from litebert.model import Albert, AlbertConfig, pretraining_heads
 from litebert.model.config import Sharing
@@ -72,7 +71,9 @@ def furthest(graph: onnx.ModelProto, module: torch.nn.Module) -> float:
     session = session_of(graph)
     with torch.inference_mode():
         return max(
-            distance(run_session(session, batch), module(batch.input_ids, batch.real.long(), batch.token_type_ids))
+            relative_error(
+                run_session(session, batch), module(batch.input_ids, batch.real.long(), batch.token_type_ids)
+            )
             for batch in batches()
         )
 
@@ -81,9 +82,9 @@ def furthest(graph: onnx.ModelProto, module: torch.nn.Module) -> float:
 def test_every_head_says_the_same_for_any_number_of_texts_of_any_length(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("litebert.interop.onnx_int8.LARGE", 1 << 10)
-    module = Answers(albert_of(TASKS[name]), TASKS[name])
-    graph = graph_of(module, LONGEST)
+    monkeypatch.setattr("litebert.interop.onnx_int8.MIN_QUANTIZED_SIZE", 1 << 10)
+    module = AnswerModule(albert_of(TASKS[name]), TASKS[name])
+    graph = make_graph(module, LONGEST)
     assert furthest(graph, module) < 1e-4
     before = graph.ByteSize()
     quantize_graph(graph)
@@ -104,20 +105,22 @@ def test_every_way_of_sharing_says_the_same(changes: dict[str, object]) -> None:
     with torch.no_grad():
         for weight in albert.parameters():  # some start as zeros
             weight += 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
-    module = Vectors(albert, None)
-    assert furthest(graph_of(module, LONGEST), module) < 1e-4
+    module = VectorModule(albert, None)
+    assert furthest(make_graph(module, LONGEST), module) < 1e-4
 
 
 def test_a_shared_layer_is_stored_once_however_many_passes_there_are() -> None:
-    sizes = [graph_of(Vectors(albert_of(num_hidden_layers=depth), None), LONGEST).ByteSize() for depth in (2, 12)]
+    sizes = [
+        make_graph(VectorModule(albert_of(num_hidden_layers=depth), None), LONGEST).ByteSize() for depth in (2, 12)
+    ]
     layer = 4 * (4 * 64 * 64 + 2 * 64 * 128)
     assert sizes[1] - sizes[0] < layer  # ten passes more cost less than one layer: nodes, no weights
 
 
 def test_the_built_in_model_is_as_small_as_its_weights() -> None:
     model = litebert.load("litebert-base-en", engine="torch")
-    module = Vectors(model.albert, model.sentence_map)
-    graph = graph_of(module, model.max_length)
+    module = VectorModule(model.albert, model.sentence_map)
+    graph = make_graph(module, model.max_length)
     parameters = sum(one.numel() for one in module.parameters())
     assert graph.ByteSize() < 4 * parameters * 1.01
     texts = ["The weather is nice.", "It rained for three days, and nobody minded."]
@@ -130,13 +133,13 @@ def test_the_built_in_model_is_as_small_as_its_weights() -> None:
         session = session_of(graph)
         for ids, vector in zip(encoded, truth, strict=True):
             found = run_session(session, Batch(ids, None, torch.zeros_like(ids)))["sentence_embedding"]
-            assert distance({"": found[0]}, {"": torch.from_numpy(vector)}) < close
+            assert relative_error({"": found[0]}, {"": torch.from_numpy(vector)}) < close
 
 
 def test_a_matrix_that_somebody_reads_in_another_way_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("litebert.interop.onnx_int8.LARGE", 1 << 10)
-    module = Answers(albert_of(TASKS["classify"]), TASKS["classify"])
-    graph = graph_of(module, LONGEST)
+    monkeypatch.setattr("litebert.interop.onnx_int8.MIN_QUANTIZED_SIZE", 1 << 10)
+    module = AnswerModule(albert_of(TASKS["classify"]), TASKS["classify"])
+    graph = make_graph(module, LONGEST)
     words = next(one.name for one in graph.graph.initializer if "word_embeddings" in one.name)
     graph.graph.node.append(onnx.helper.make_node("ReduceSum", [words], ["sum"]))
     graph.graph.output.append(onnx.helper.make_tensor_value_info("sum", onnx.TensorProto.FLOAT, [1, 1]))
@@ -146,36 +149,36 @@ def test_a_matrix_that_somebody_reads_in_another_way_stays_as_it_is(monkeypatch:
 
 
 def test_the_table_of_words_stands_once_though_it_is_read_and_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("litebert.interop.onnx_int8.LARGE", 1 << 10)
-    graph = graph_of(Answers(albert_of(TASKS["mask"], vocab_size=20_000), TASKS["mask"]), LONGEST)
+    monkeypatch.setattr("litebert.interop.onnx_int8.MIN_QUANTIZED_SIZE", 1 << 10)
+    graph = make_graph(AnswerModule(albert_of(TASKS["mask"], vocab_size=20_000), TASKS["mask"]), LONGEST)
     quantize_graph(graph)
     assert [list(one.dims) for one in graph.graph.initializer].count([20_000, 32]) == 1
     assert [32, 20_000] not in [list(one.dims) for one in graph.graph.initializer]
 
 
 def test_torchs_own_form_says_the_same() -> None:
-    module = Answers(albert_of(TASKS["classify"]), TASKS["classify"])
-    program = program_of(module, LONGEST).module()
+    module = AnswerModule(albert_of(TASKS["classify"]), TASKS["classify"])
+    program = export_program(module, LONGEST).module()
     with torch.inference_mode():
         for batch in batches():
             given = {"input_ids": batch.input_ids, "attention_mask": batch.real.long()}
             given["token_type_ids"] = batch.token_type_ids
-            assert distance(program(**given), module(**given)) < 1e-5
+            assert relative_error(program(**given), module(**given)) < 1e-5
 
 
 def test_what_no_graph_can_say_is_told_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     lstm = Classify(["a", "b"], "lstm")
     with pytest.raises(ConfigError, match=r"LSTM reads texts one by one.* --head linear"):
-        Answers(albert_of(lstm), lstm)
-    module = Answers(albert_of(TASKS["classify"]), TASKS["classify"])
+        AnswerModule(albert_of(lstm), lstm)
+    module = AnswerModule(albert_of(TASKS["classify"]), TASKS["classify"])
 
     def refuse(*_: Any, **__: Any) -> None:
         raise RuntimeError("no such operator") from ValueError("a reason\nand more")
 
     monkeypatch.setattr(torch.onnx, "export", refuse)
     with pytest.raises(ConfigError, match="torch cannot write this model as a graph: a reason; use --give vectors"):
-        graph_of(module, LONGEST)
-    assert module.albert.encoder.attention_implementation == "auto"
+        make_graph(module, LONGEST)
+    assert module.albert.encoder.backend == "auto"
 
 
 # --- adapted models: the graph holds the examples --------------------------------------------------------------------
@@ -195,7 +198,7 @@ def test_an_adapted_model_answers_the_same(model: Model, kind: str) -> None:
     adapted, asked = adapted_to(model, kind)
     assert (adapted.evidence.exponential, adapted.evidence.characters) == (kind == "bent", kind != "pairs")
     assert adapted.task is not None
-    graph = graph_of(Answers(adapted.albert, adapted.task), model.max_length)
+    graph = make_graph(AnswerModule(adapted.albert, adapted.task), model.max_length)
     session = session_of(graph)
     asked += [asked[0][:3]] if kind != "pairs" else [("a", "b")]  # hardly any tokens
     truth = adapted.predict(asked)
@@ -213,10 +216,10 @@ def test_an_adapted_model_answers_the_same(model: Model, kind: str) -> None:
 
 
 def test_an_adapted_model_in_eight_bits(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("litebert.interop.onnx_int8.LARGE", 1 << 6)
+    monkeypatch.setattr("litebert.interop.onnx_int8.MIN_QUANTIZED_SIZE", 1 << 6)
     adapted, asked = adapted_to(model, "few")
     assert adapted.task is not None
-    graph = graph_of(Answers(adapted.albert, adapted.task), model.max_length)
+    graph = make_graph(AnswerModule(adapted.albert, adapted.task), model.max_length)
     quantize_graph(graph)
     assert onnx.TensorProto.INT8 in {one.data_type for one in graph.graph.initializer}
     found = run_session(session_of(graph), pad(model.tokenizer.encode(asked), model.tokenizer.pad_id))

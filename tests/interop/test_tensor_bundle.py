@@ -14,9 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from litebert.errors import CheckpointError
-from litebert.interop.crc32c import CHUNK_BYTES, POLYNOMIAL, crc32c, masked
-from litebert.interop.leveldb_table import Damage, _unsnapped, read_table, table_of, varint_of
-from litebert.interop.tensor_bundle import OBJECT_GRAPH, Bundle, write_bundle
+from litebert.interop.crc32c import CHUNK_BYTES, POLYNOMIAL, crc32c, mask_checksum
+from litebert.interop.leveldb_table import (
+    DamagedTableError,
+    _snappy_decompress,
+    encode_table,
+    encode_varint,
+    read_table,
+)
+from litebert.interop.tensor_bundle import OBJECT_GRAPH, TensorBundle, write_bundle
 from litebert.interop.weights import WEIGHT_LIMIT_BYTES
 
 FIXTURES = Path(__file__).parent / "fixtures" / "tensorflow"
@@ -68,7 +74,7 @@ def test_a_table_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, entries: dict[bytes, bytes]
 ) -> None:
     path = tmp_path_factory.mktemp("table") / "t.index"
-    path.write_bytes(table_of(entries))
+    path.write_bytes(encode_table(entries))
     assert list(read_table(path).items()) == sorted(entries.items())
 
 
@@ -88,7 +94,7 @@ def test_a_real_packed_index_is_read(data: Path) -> None:
      (b"\x46\xf0\x45" + bytes(range(70)), bytes(range(70)))],
 )  # fmt: skip
 def test_snappy_is_unpacked(packed: bytes, plain: bytes) -> None:
-    assert _unsnapped(packed) == plain
+    assert _snappy_decompress(packed) == plain
 
 
 @pytest.mark.parametrize(
@@ -98,8 +104,8 @@ def test_snappy_is_unpacked(packed: bytes, plain: bytes) -> None:
      b"\xff\xff\xff\xff\x0f\x00a", b"\x80", b"\x04\xfc\xff\xff\xff\xffabcd"],
 )  # fmt: skip
 def test_snappy_that_lies_is_refused(packed: bytes) -> None:
-    with pytest.raises(Damage):
-        _unsnapped(packed)
+    with pytest.raises(DamagedTableError):
+        _snappy_decompress(packed)
 
 
 # --- bundles ----------------------------------------------------------------------------------------------------------
@@ -110,7 +116,7 @@ def test_a_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
     tensors = {f"a/{n}": torch.randn(shape, generator=chance) for n, shape in enumerate([(3, 5), (7,), (), (0, 2)])}
     tensors |= {f"block/{n}/with/a/long/name": torch.randn(4, generator=chance) for n in range(200)}
     write_bundle(tmp_path / "model.ckpt", tensors)
-    bundle = Bundle(tmp_path / "model.ckpt.index")
+    bundle = TensorBundle(tmp_path / "model.ckpt.index")
     assert bundle.entries.keys() == tensors.keys()
     for name, tensor in tensors.items():
         assert torch.equal(bundle.read(name), tensor), name
@@ -118,7 +124,7 @@ def test_a_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_our_index_has_the_very_entries_that_tensorflow_wrote(tmp_path: Path) -> None:
     """Not only do we read what we write: every entry, place and check sum included, is TensorFlow's own."""
-    theirs = Bundle(FIXTURES / "albert_zh" / "albert_model.ckpt.index")
+    theirs = TensorBundle(FIXTURES / "albert_zh" / "albert_model.ckpt.index")
     write_bundle(tmp_path / "model.ckpt", {name: theirs.read(name) for name in theirs.entries})
     assert read_table(tmp_path / "model.ckpt.index") == read_table(theirs.index)
     data = ".data-00000-of-00001"
@@ -127,13 +133,13 @@ def test_our_index_has_the_very_entries_that_tensorflow_wrote(tmp_path: Path) ->
 
 def test_only_the_shard_that_is_asked_for_is_opened(tmp_path: Path) -> None:
     copy = shutil.copytree(FIXTURES / "google_shards", tmp_path / "c")
-    whole = Bundle(copy / "model.ckpt-best.index")
+    whole = TensorBundle(copy / "model.ckpt-best.index")
     (copy / "model.ckpt-best.data-00001-of-00003").unlink()
     read = 0
     for name, entry in whole.entries.items():
         if entry.shard == 1:
             with pytest.raises(CheckpointError, match=r"data-00001-of-00003: cannot be read .* put them beside"):
-                Bundle(copy / "model.ckpt-best.index").read(name)
+                TensorBundle(copy / "model.ckpt-best.index").read(name)
         else:
             whole.read(name)
             read += 1
@@ -142,18 +148,24 @@ def test_only_the_shard_that_is_asked_for_is_opened(tmp_path: Path) -> None:
 
 def entry(*, dtype: int = 1, shape: tuple[int, ...] = (4,), shard: int = 0, offset: int = 0, size: int = 16,
           checksum: int = 0, more: bytes = b"") -> bytes:  # fmt: skip
-    sizes = b"".join(b"\x12" + varint_of(len(d)) + d for d in (b"\x08" + varint_of(n) for n in shape))
-    places = b"".join(bytes([tag]) + varint_of(n) for tag, n in ((0x18, shard), (0x20, offset), (0x28, size)))
+    sizes = b"".join(b"\x12" + encode_varint(len(d)) + d for d in (b"\x08" + encode_varint(n) for n in shape))
+    places = b"".join(bytes([tag]) + encode_varint(n) for tag, n in ((0x18, shard), (0x20, offset), (0x28, size)))
     return (
-        bytes([8, dtype, 0x12]) + varint_of(len(sizes)) + sizes + places + b"\x35" + struct.pack("<I", checksum) + more
+        bytes([8, dtype, 0x12])
+        + encode_varint(len(sizes))
+        + sizes
+        + places
+        + b"\x35"
+        + struct.pack("<I", checksum)
+        + more
     )
 
 
-def bundle_of(folder: Path, content: bytes, entries: dict[str, bytes], header: bytes = HEADER) -> Bundle:
+def bundle_of(folder: Path, content: bytes, entries: dict[str, bytes], header: bytes = HEADER) -> TensorBundle:
     (folder / "m.data-00000-of-00001").write_bytes(content)
     table = {name.encode(): value for name, value in entries.items()}
-    (folder / "m.index").write_bytes(table_of(table | {b"": header}))
-    return Bundle(folder / "m.index")
+    (folder / "m.index").write_bytes(encode_table(table | {b"": header}))
+    return TensorBundle(folder / "m.index")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +174,7 @@ def bundle_of(folder: Path, content: bytes, entries: dict[str, bytes], header: b
 def test_weights_of_every_precision_are_read(tmp_path: Path, dtype: int, kind: torch.dtype) -> None:
     tensor = torch.tensor([1.5, -2.0, 0.0, 96.0], dtype=kind)
     content = tensor.view(torch.uint8).numpy().tobytes()
-    made = entry(dtype=dtype, size=len(content), checksum=masked(crc32c(content)))
+    made = entry(dtype=dtype, size=len(content), checksum=mask_checksum(crc32c(content)))
     assert torch.equal(bundle_of(tmp_path, content, {"w": made}).read("w"), tensor)
 
 
@@ -202,7 +214,7 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "empty": (lambda c: b"", "does not end as a table does"),
     "a flipped bit": (lambda c: c[:100] + bytes([c[100] ^ 1]) + c[101:], "the check sum of the block at 0 is wrong"),
     "a footer of nines": (lambda c: c[:-48] + b"\x99" * 40 + c[-8:], "a number does not end"),
-    "a block beyond the end": (lambda c: c[:-48] + (b"\0\0\x01" + varint_of(1 << 40)).ljust(40, b"\0") + c[-8:],
+    "a block beyond the end": (lambda c: c[:-48] + (b"\0\0\x01" + encode_varint(1 << 40)).ljust(40, b"\0") + c[-8:],
                                "does not fit where it should stand"),
 }  # fmt: skip
 
@@ -213,7 +225,7 @@ def test_a_damaged_index_is_refused_in_one_line(tmp_path: Path, damage: str) -> 
     path = tmp_path / "m.index"
     path.write_bytes(harm((FIXTURES / "google" / "model.ckpt-best.index").read_bytes()))
     with pytest.raises(CheckpointError, match=complaint) as caught:
-        Bundle(path)
+        TensorBundle(path)
     assert "copy or download it again" in str(caught.value)
 
 
@@ -222,16 +234,16 @@ def test_an_index_as_large_as_a_model_is_not_read(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(1 << 30)
     with pytest.raises(CheckpointError, match="over the limit"):
-        Bundle(path)
+        TensorBundle(path)
 
 
 def test_blocks_that_are_named_twice_are_refused(tmp_path: Path) -> None:
     """An index of a few bytes could else unpack one block a million times."""
-    from litebert.interop.leveldb_table import MAGIC, _block_of, _place
+    from litebert.interop.leveldb_table import MAGIC, _append_block, _encode_block
 
     written = bytearray()
-    block = _place(written, _block_of([(b"a", b"1")]))
-    index = _place(written, _block_of([(b"a", block), (b"b", block)]))
+    block = _append_block(written, _encode_block([(b"a", b"1")]))
+    index = _append_block(written, _encode_block([(b"a", block), (b"b", block)]))
     path = tmp_path / "m.index"
     path.write_bytes(bytes(written) + (block + index).ljust(40, b"\0") + MAGIC)
     with pytest.raises(CheckpointError, match="does not fit where it should stand"):
@@ -239,8 +251,8 @@ def test_blocks_that_are_named_twice_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_text_longer_than_every_file_is_refused_in_one_line(tmp_path: Path) -> None:
-    content = varint_of(1 << 66) + b"abcdefgh"
-    graph = entry(dtype=7, shape=(), size=len(content), checksum=masked(crc32c(content)))
+    content = encode_varint(1 << 66) + b"abcdefgh"
+    graph = entry(dtype=7, shape=(), size=len(content), checksum=mask_checksum(crc32c(content)))
     with pytest.raises(CheckpointError, match=r"a text of 73,786,976,294,838,206,464 bytes does not fit the 18 of"):
         bundle_of(tmp_path, content, {OBJECT_GRAPH: graph}).names()
 
@@ -256,5 +268,5 @@ def test_shards_larger_than_any_albert_are_not_opened(tmp_path: Path) -> None:
 def test_a_name_that_cannot_be_printed_is_refused_in_one_line(tmp_path: Path) -> None:
     write_bundle(tmp_path / "model.ckpt", {"kernel\n": torch.zeros(2)})
     with pytest.raises(CheckpointError, match=r"cannot be printed: 'kernel\\n'") as caught:
-        Bundle(tmp_path / "model.ckpt.index")
+        TensorBundle(tmp_path / "model.ckpt.index")
     assert len(str(caught.value).splitlines()) == 1

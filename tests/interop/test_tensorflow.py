@@ -19,11 +19,11 @@ import torch
 import litebert
 from litebert.errors import CheckpointError, ConfigError
 from litebert.inference import Model
-from litebert.interop.formats import folder_of, load_any, read_source
-from litebert.interop.google_names import SECOND, to_google, to_huggingface
-from litebert.interop.huggingface import Folder, tensors_of
-from litebert.interop.tensor_bundle import Bundle, write_bundle
-from litebert.interop.tensorflow import _fold, read_checkpoint, write_google
+from litebert.interop.formats import build_folder, load_folder, read_any
+from litebert.interop.google_names import SECOND_EMBEDDINGS, to_google, to_huggingface
+from litebert.interop.huggingface import Folder, named_tensors
+from litebert.interop.tensor_bundle import TensorBundle, write_bundle
+from litebert.interop.tensorflow import _fold_second_matrix, read_checkpoint, write_google
 from litebert.model import Albert, AlbertConfig, pretraining_heads
 from litebert.tasks import Answer, Classify, Mask, Regress, Tag
 from litebert.tokenizer import Tokenizer
@@ -73,7 +73,7 @@ def test_any_file_of_a_checkpoint_or_what_they_have_in_common_names_it(ending: s
 def test_every_tensor_of_a_real_index_is_mapped(data: Path) -> None:
     """The names of Google's albert_tiny_zh; its values are not here."""
     folder = data / "checkpoints" / "albert_tiny_zh_index"
-    names = list(Bundle(folder / "albert_model.ckpt.index").entries)
+    names = list(TensorBundle(folder / "albert_model.ckpt.index").entries)
     slots = [name for name in names if name.endswith(("adam_m", "adam_v"))]
     known = {name: to_huggingface(name) for name in names if name not in slots}
     assert (len(names), len(slots)) == (97, 64)
@@ -81,8 +81,8 @@ def test_every_tensor_of_a_real_index_is_mapped(data: Path) -> None:
     config = AlbertConfig(**_known(json.loads((folder / "albert_config_tiny_g.json").read_text())))
     with torch.device("meta"):
         model = Albert(config, pretraining_heads(config))
-    ours = {name: tuple(tensor.shape) for name, tensor in tensors_of(model)}
-    shapes = {name: entry.shape for name, entry in Bundle(folder / "albert_model.ckpt.index").entries.items()}
+    ours = {name: tuple(tensor.shape) for name, tensor in named_tensors(model)}
+    shapes = {name: entry.shape for name, entry in TensorBundle(folder / "albert_model.ckpt.index").entries.items()}
     assert {found[0]: shapes[name][:: -1 if found[1] else 1] for name, found in known.items() if found} == ours
 
 
@@ -93,7 +93,7 @@ def _known(settings: dict[str, Any]) -> dict[str, Any]:
 def test_a_checkpoint_of_the_real_size_without_values_is_filled_and_read(data: Path, tmp_path: Path) -> None:
     """albert_tiny_zh with values of our own under its real names, optimizer's states included."""
     folder = data / "checkpoints" / "albert_tiny_zh_index"
-    entries = Bundle(folder / "albert_model.ckpt.index").entries
+    entries = TensorBundle(folder / "albert_model.ckpt.index").entries
     chance = torch.Generator().manual_seed(0)
     tensors = {name: torch.randn(e.shape, generator=chance) * 0.02 for name, e in entries.items() if e.is_weight}
     write_bundle(tmp_path / "albert_model.ckpt", tensors)
@@ -106,7 +106,7 @@ def test_a_checkpoint_of_the_real_size_without_values_is_filled_and_read(data: P
 
 
 def test_what_is_left_out_is_named_with_the_reason() -> None:
-    source = read_source(FIXTURES / "google")
+    source = read_any(FIXTURES / "google")
     why = {row.name: row.why for row in source.rows if not row.becomes}
     assert len(source.rows) == 97
     assert len(why) == 65
@@ -126,7 +126,7 @@ def test_a_head_that_we_do_not_have_is_told_when_it_is_lost(tmp_path: Path) -> N
 def test_states_of_the_optimizer_are_not_read(tmp_path: Path) -> None:
     """Damage in them does no harm; damage in a weight does."""
     copy = shutil.copytree(FIXTURES / "google", tmp_path / "c")
-    bundle = Bundle(copy / "model.ckpt-best.index")
+    bundle = TensorBundle(copy / "model.ckpt-best.index")
     data = copy / "model.ckpt-best.data-00000-of-00001"
     for name, harmless in (("bert/pooler/dense/kernel/adam_v", True), ("bert/pooler/dense/kernel", False)):
         content = bytearray(data.read_bytes())
@@ -143,19 +143,22 @@ def test_states_of_the_optimizer_are_not_read(tmp_path: Path) -> None:
 def test_states_of_other_optimizers_are_left_out_too(slot: str, shape: tuple[int, ...], tmp_path: Path) -> None:
     copy, name = shutil.copytree(FIXTURES / "google", tmp_path / "c"), f"bert/pooler/dense/kernel/{slot}"
     having(name, *shape)(copy)
-    assert {row.name: row.why for row in read_source(copy).rows}[name] == "a state of the optimizer"
+    assert {row.name: row.why for row in read_any(copy).rows}[name] == "a state of the optimizer"
 
 
 # --- albert_zh's own kind ---------------------------------------------------------------------------------------------
 
 
 def test_albert_zhs_two_tables_become_one_of_the_hidden_size() -> None:
-    model, bundle = litebert.load(FIXTURES / "albert_zh"), Bundle(FIXTURES / "albert_zh" / "albert_model.ckpt.index")
+    model, bundle = (
+        litebert.load(FIXTURES / "albert_zh"),
+        TensorBundle(FIXTURES / "albert_zh" / "albert_model.ckpt.index"),
+    )
     words, second = (bundle.read(f"bert/embeddings/word_embeddings{end}").double() for end in ("", "_2"))
     assert model.config.embedding_size == model.config.hidden_size == 16
     assert torch.equal(model.encoder.word_embeddings.weight, (words @ second).float())
     assert torch.equal(model.encoder.project.weight, torch.eye(16))
-    rows = {row.name: row.why for row in read_source(FIXTURES / "albert_zh").rows}
+    rows = {row.name: row.why for row in read_any(FIXTURES / "albert_zh").rows}
     assert rows["bert/embeddings/word_embeddings_2"] == "multiplied into one table of the hidden size"
 
 
@@ -167,7 +170,7 @@ def edited(folder: Path, **changes: Any) -> None:
 
 def rewritten(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
     index = next(folder.glob("*.index"))
-    bundle = Bundle(index)
+    bundle = TensorBundle(index)
     tensors = {name: bundle.read(name) for name, entry in bundle.entries.items() if entry.is_weight}
     change(tensors)
     write_bundle(index.with_suffix(""), tensors)
@@ -254,7 +257,7 @@ def test_what_is_no_whole_albert_is_refused_in_one_line(case: str, tmp_path: Pat
 
 
 def write_encoder(config: AlbertConfig, prefix: Path) -> None:
-    found = [(to_google(name), tensor) for name, tensor in tensors_of(Albert(config, {}))]
+    found = [(to_google(name), tensor) for name, tensor in named_tensors(Albert(config, {}))]
     write_bundle(prefix, {google[0]: t.T if google[1] else t for google, t in found if google})
 
 
@@ -321,9 +324,9 @@ def test_without_settings_a_known_shape_tells_the_rest(preset: str, tmp_path: Pa
 
 
 def folder_config(settings: dict[str, Any]) -> AlbertConfig:
-    from litebert.interop.huggingface import config_from
+    from litebert.interop.huggingface import parse_config
 
-    return config_from(settings, Path())
+    return parse_config(settings, Path())
 
 
 # --- and back ---------------------------------------------------------------------------------------------------------
@@ -396,7 +399,7 @@ def test_a_classifier_of_googles_code_is_read_with_numbered_classes(model: Model
 def test_albert_zhs_goes_to_googles_format_without_a_matrix_between(tmp_path: Path) -> None:
     ours = litebert.load(FIXTURES / "albert_zh")
     assert_same(ours, saved(ours, tmp_path))
-    names = Bundle(tmp_path / "model.ckpt-best.index").entries
+    names = TensorBundle(tmp_path / "model.ckpt-best.index").entries
     assert not any("embedding_hidden_mapping_in" in name for name in names)
     assert (tmp_path / "vocab.txt").read_text().splitlines()[:2] == ["[PAD]", "[UNK]"]
 
@@ -448,7 +451,7 @@ def test_a_head_that_google_cannot_take_whole_is_left_out_and_said(case: str, mo
     albert = Albert(model.config, {task.head_name: task.head(model.config)})
     with pytest.warns(UserWarning, match=f"no whole place for the head '{task.head_name}'"):
         rows = write_google(Folder(albert, model.tokenizer, task, 64), tmp_path)
-    names = {name for name, _ in tensors_of(albert)}
+    names = {name for name, _ in named_tensors(albert)}
     assert names - {row.name for row in rows} == {name for name in names if not name.startswith("albert.")}
     again = litebert.load(tmp_path)
     assert not again.albert.heads
@@ -480,7 +483,7 @@ def test_real_tensorflow_reads_what_we_write(tokenizer: Tokenizer, tmp_path: Pat
     command = [python, "-c", READ_BACK, str(tmp_path / "tf" / "model.ckpt-best"), str(tmp_path / "back.npz")]
     subprocess.run(command, check=True, capture_output=True)
     back = {name.replace("|", "/"): value for name, value in np.load(tmp_path / "back.npz").items()}
-    ours = dict(tensors_of(albert))
+    ours = dict(named_tensors(albert))
     assert len(back) == len(ours)
     for name, tensor in ours.items():
         google, transposed = to_google(name) or ("", False)
@@ -488,15 +491,18 @@ def test_real_tensorflow_reads_what_we_write(tokenizer: Tokenizer, tmp_path: Pat
 
 
 def test_a_folder_that_was_read_can_be_put_together_twice() -> None:
-    source = read_source(FIXTURES / "google")
-    first, second = folder_of(source), folder_of(source)
+    source = read_any(FIXTURES / "google")
+    first, second = build_folder(source), build_folder(source)
     assert torch.equal(first.model.encoder.pooler.weight, second.model.encoder.pooler.weight)
-    assert load_any(FIXTURES / "google").max_length == first.max_length == 24
+    assert load_folder(FIXTURES / "google").max_length == first.max_length == 24
 
 
 def test_small_embeddings_wider_than_any_are_not_multiplied() -> None:
     """The product would be small, and what is multiplied in double precision is not."""
     words = "albert.embeddings.word_embeddings.weight"
-    tensors = {words: torch.empty(1 << 10, 1 << 20, device="meta"), SECOND: torch.empty(1 << 20, 16, device="meta")}
+    tensors = {
+        words: torch.empty(1 << 10, 1 << 20, device="meta"),
+        SECOND_EMBEDDINGS: torch.empty(1 << 20, 16, device="meta"),
+    }
     with pytest.raises(CheckpointError, match=r"1,073,741,824 numbers, over the limit"):
-        _fold(tensors, [], Path("model.ckpt.index"))
+        _fold_second_matrix(tensors, [], Path("model.ckpt.index"))

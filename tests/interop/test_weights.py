@@ -14,7 +14,7 @@ from torch import Tensor
 import litebert
 from litebert.errors import CheckpointError
 from litebert.inference import Model
-from litebert.interop.huggingface import tensors_of
+from litebert.interop.huggingface import named_tensors
 from litebert.interop.weights import WEIGHT_LIMIT_BYTES, read_file, read_tensors
 
 POOLER = "albert.pooler.weight"
@@ -22,7 +22,7 @@ POOLER = "albert.pooler.weight"
 
 def weights_in(folder: Path, model: Model, changes: dict[str, Tensor], name: str = "albert.pt") -> Path:
     """A file of weights with its settings beside it."""
-    torch.save(dict(tensors_of(model.albert)) | changes, folder / name)
+    torch.save(dict(named_tensors(model.albert)) | changes, folder / name)
     settings = {key: value for key, value in model.config.to_dict().items() if key != "sharing"}
     (folder / "config.json").write_text(json.dumps(settings))
     model.tokenizer.save(folder)
@@ -51,7 +51,7 @@ STRANGE: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 @pytest.mark.parametrize("kind", STRANGE)
 def test_tensors_that_are_no_weights_are_refused(kind: str, model: Model, tmp_path: Path) -> None:
     change, complaint = STRANGE[kind]
-    changed = change(dict(tensors_of(model.albert))[POOLER])
+    changed = change(dict(named_tensors(model.albert))[POOLER])
     assert complaint in complaint_of(weights_in(tmp_path, model, {POOLER: changed}))
 
 
@@ -99,7 +99,7 @@ def test_shards_that_hold_the_same_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_weight_that_is_no_number_is_said_to_be_none(model: Model, tmp_path: Path) -> None:
-    weight = dict(tensors_of(model.albert))[POOLER].clone()
+    weight = dict(named_tensors(model.albert))[POOLER].clone()
     weight[0, :2] = float("nan")
     complaint = complaint_of(weights_in(tmp_path, model, {POOLER: weight}))
     assert "albert.pooler.weight holds 2 values that are not a number (NaN)" in complaint

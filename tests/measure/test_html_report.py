@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from litebert.measure.html_report import Report
-from litebert.measure.plots import COLOURS, Line, Panel, Point
+from litebert.measure.plots import COLOURS, Point, RunCurve, Subplot
 
 HOSTILE = "<script>alert(\"x\")</script> & 'more'"
 
@@ -25,7 +25,7 @@ def test_nothing_a_user_gives_becomes_markup(tmp_path: Path) -> None:
     report.table([HOSTILE], [[HOSTILE]])
     report.table([HOSTILE], [[HOSTILE]], folded=HOSTILE)
     report.legend([HOSTILE])
-    report.panels([Panel(HOSTILE, [Line(HOSTILE, 0, ([1, 2], [1.0, 2.0]))])])
+    report.panels([Subplot(HOSTILE, [RunCurve(HOSTILE, 0, ([1, 2], [1.0, 2.0]))])])
     report.curves({HOSTILE: ([1, 2], [1.0, 2.0])}, HOSTILE + '" onload="alert(1)')
     report.points([Point(0.5, 0.5, 1)], HOSTILE + '" onload="alert(1)', HOSTILE, HOSTILE)
     page = page_of(report, tmp_path)
@@ -48,7 +48,7 @@ def test_drawings_are_part_of_the_page(tmp_path: Path) -> None:
 
 def test_no_name_is_given_twice(tmp_path: Path) -> None:
     report = Report("title", "summary")
-    report.panels([Panel(name, [Line("a", 0, ([1, 2], [1.0, 2.0]), ([2], [1.5]))]) for name in ("one", "two")])
+    report.panels([Subplot(name, [RunCurve("a", 0, ([1, 2], [1.0, 2.0]), ([2], [1.5]))]) for name in ("one", "two")])
     for caption in ("sure", "long"):
         report.points([Point(0.5, 0.4, 3), Point(0.9, 0.8, 1)], caption, "x", "y")
     names = re.findall(r'\bid="([^"]+)"', page_of(report, tmp_path))

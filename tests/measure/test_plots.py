@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from litebert.errors import ConfigError
 from litebert.measure.plots import (
     COLOURS,
-    Line,
-    Panel,
+    MachineLimits,
     Point,
-    Roof,
-    Work,
-    compact,
+    RooflinePoint,
+    RunCurve,
+    Subplot,
+    downsample,
+    downsample_extremes,
     draw_confusion,
-    draw_panel,
     draw_points,
     draw_roofline,
+    draw_subplot,
+    format_compact,
     running_mean,
-    sampled,
-    thinned,
 )
 
 STEPS = list(range(1, 101))
@@ -46,41 +46,41 @@ def paths(drawing: str, colour: str) -> list[str]:
 
 
 def test_a_drawing_has_no_colour_of_its_own() -> None:
-    drawing = draw_panel(Panel("loss", [Line("a", 0, (STEPS, FALLING), ([50, 100], [8.0, 6.0]))], marks=[40]))
+    drawing = draw_subplot(Subplot("loss", [RunCurve("a", 0, (STEPS, FALLING), ([50, 100], [8.0, 6.0]))], marks=[40]))
     drawing += draw_confusion(["a", "b"], [[3, 1], [0, 2]], "caption")
     assert not re.findall(r"#[0-9a-fA-F]{6}\b(?!\d)", re.sub(r'(url\(|href=")#\w+', "", drawing))
     assert {*re.findall(r"var\(--(\w+)\)", drawing)} <= set(COLOURS)
 
 
 def test_every_run_has_its_colour_and_the_seventh_is_dashed() -> None:
-    lines = [Line(str(number), number, (STEPS, FALLING)) for number in range(7)]
-    drawing = draw_panel(Panel("loss", lines))
+    lines = [RunCurve(str(number), number, (STEPS, FALLING)) for number in range(7)]
+    drawing = draw_subplot(Subplot("loss", lines))
     for number in range(6):
         assert f"stroke: var(--run{number})" in drawing
     assert drawing.count("stroke-dasharray") == 1
 
 
 def test_the_last_values_are_written_at_the_end() -> None:
-    drawing = draw_panel(Panel("loss", [Line("a", 0, (STEPS, FALLING), ([50, 100], [8.0, 6.125]))]))
+    drawing = draw_subplot(Subplot("loss", [RunCurve("a", 0, (STEPS, FALLING), ([50, 100], [8.0, 6.125]))]))
     assert texts(drawing)[-2:] == ["5.02", "○ 6.12"]
 
 
 def test_with_several_runs_the_validation_is_what_is_written() -> None:
-    lines = [Line("a", 0, (STEPS, FALLING), ([100], [6.0])), Line("b", 1, (STEPS, FALLING))]
-    assert sorted(texts(draw_panel(Panel("loss", lines)))[-2:]) == ["5.02", "○ 6.00"]
+    lines = [RunCurve("a", 0, (STEPS, FALLING), ([100], [6.0])), RunCurve("b", 1, (STEPS, FALLING))]
+    assert sorted(texts(draw_subplot(Subplot("loss", lines)))[-2:]) == ["5.02", "○ 6.00"]
 
 
 @pytest.mark.parametrize("count", [2, 5, 9])
 def test_labels_do_not_touch(count: int) -> None:
-    lines = [Line(str(number), number, (STEPS, FALLING)) for number in range(count)]
-    drawing = draw_panel(Panel("loss", lines))
+    lines = [RunCurve(str(number), number, (STEPS, FALLING)) for number in range(count)]
+    drawing = draw_subplot(Subplot("loss", lines))
     heights = sorted(float(y) for y in re.findall(r'font-weight: 700[^>]* y="([\d.]+)"', drawing))
     assert len(heights) == count
     assert all(b - a > 9 for a, b in itertools.pairwise(heights))  # the letters are 8.5 high
 
 
 def test_shares_are_written_in_percent() -> None:
-    drawing = draw_panel(Panel("accuracy", [Line("a", 0, (STEPS, [0.5] * 100))], percent=True))
+    drawing = draw_subplot(Subplot("accuracy", [RunCurve("a", 0, (STEPS, [0.5] * 100))], percent=True))
     assert texts(drawing)[-1] == "50.0%"
     assert all(text.endswith("%") for text in texts(drawing) if "." in text)
 
@@ -88,7 +88,8 @@ def test_shares_are_written_in_percent() -> None:
 def test_a_panel_from_zero_starts_there() -> None:
     values = [900.0 + step for step in STEPS]
     labels = [
-        texts(draw_panel(Panel("rate", [Line("a", 0, (STEPS, values))], from_zero=zero))) for zero in (True, False)
+        texts(draw_subplot(Subplot("rate", [RunCurve("a", 0, (STEPS, values))], from_zero=zero)))
+        for zero in (True, False)
     ]
     assert "0" in labels[0]
     assert "0" not in labels[1]
@@ -96,15 +97,15 @@ def test_a_panel_from_zero_starts_there() -> None:
 
 def test_exact_values_are_drawn_once_and_others_twice() -> None:
     noisy = [step % 2 * 1.0 for step in STEPS]
-    assert len(paths(draw_panel(Panel("x", [Line("a", 0, (STEPS, noisy))])), "run0")) == 2
-    assert len(paths(draw_panel(Panel("x", [Line("a", 0, (STEPS, noisy))], exact=True)), "run0")) == 1
+    assert len(paths(draw_subplot(Subplot("x", [RunCurve("a", 0, (STEPS, noisy))])), "run0")) == 2
+    assert len(paths(draw_subplot(Subplot("x", [RunCurve("a", 0, (STEPS, noisy))], exact=True)), "run0")) == 1
 
 
 def test_stairs_have_no_slopes() -> None:
     depths = [3.0] * 50 + [6.0] * 50
     corners = {}
     for stairs in (True, False):
-        drawing = draw_panel(Panel("depth", [Line("a", 0, (STEPS, depths))], exact=True, stairs=stairs))
+        drawing = draw_subplot(Subplot("depth", [RunCurve("a", 0, (STEPS, depths))], exact=True, stairs=stairs))
         points = [
             tuple(map(float, point)) for point in re.findall(r"[ML] ([\d.]+) ([\d.]+)", paths(drawing, "run0")[0])
         ]
@@ -113,42 +114,44 @@ def test_stairs_have_no_slopes() -> None:
 
 
 def test_marks_are_lines_across() -> None:
-    line = Line("a", 0, (STEPS, FALLING))
-    assert not paths(draw_panel(Panel("loss", [line])), "quiet")
-    assert len(paths(draw_panel(Panel("loss", [line], marks=[30, 60])), "quiet")) == 2
+    line = RunCurve("a", 0, (STEPS, FALLING))
+    assert not paths(draw_subplot(Subplot("loss", [line])), "quiet")
+    assert len(paths(draw_subplot(Subplot("loss", [line], marks=[30, 60])), "quiet")) == 2
 
 
 def test_numbers_that_are_none_are_left_out() -> None:
     values = [math.nan if step == 7 else math.inf if step == 9 else 1.0 * step for step in STEPS]
-    drawing = draw_panel(Panel("loss", [Line("a", 0, (STEPS, values))]))
+    drawing = draw_subplot(Subplot("loss", [RunCurve("a", 0, (STEPS, values))]))
     assert "nan" not in drawing
     assert "inf" not in drawing
 
 
 def test_one_wild_step_does_not_flatten_the_curve() -> None:
     wild = [*FALLING[:50], 1e6, *FALLING[51:]]
-    assert not any(text.endswith("M") for text in texts(draw_panel(Panel("loss", [Line("a", 0, (STEPS, wild))]))))
+    assert not any(
+        text.endswith("M") for text in texts(draw_subplot(Subplot("loss", [RunCurve("a", 0, (STEPS, wild))])))
+    )
 
 
 @pytest.mark.parametrize("values", [[], [math.nan]])
 def test_a_run_without_steps_cannot_be_drawn(values: list[float]) -> None:
     with pytest.raises(ConfigError, match="the run has no steps"):
-        draw_panel(Panel("loss", [Line("a", 0, (range(len(values)), values))]))
+        draw_subplot(Subplot("loss", [RunCurve("a", 0, (range(len(values)), values))]))
 
 
 @pytest.mark.parametrize("values", [[1.0], [0.0], [2.0, 2.0], [-1.0, 1.0]])
 def test_few_or_equal_values_can_be_drawn(values: list[float]) -> None:
-    assert draw_panel(Panel("loss", [Line("a", 0, (range(len(values)), values))])).endswith("</svg>\n")
+    assert draw_subplot(Subplot("loss", [RunCurve("a", 0, (range(len(values)), values))])).endswith("</svg>\n")
 
 
 def test_a_long_run_makes_a_small_drawing() -> None:
     steps = range(200_000)
-    drawing = draw_panel(Panel("loss", [Line("a", 0, (steps, [math.sin(step) for step in steps]))]))
+    drawing = draw_subplot(Subplot("loss", [RunCurve("a", 0, (steps, [math.sin(step) for step in steps]))]))
     assert len(drawing) < 40_000
 
 
 def test_titles_and_labels_are_text() -> None:
-    drawing = draw_panel(Panel(HOSTILE, [Line(HOSTILE, 0, (STEPS, FALLING))]))
+    drawing = draw_subplot(Subplot(HOSTILE, [RunCurve(HOSTILE, 0, (STEPS, FALLING))]))
     drawing += draw_confusion([HOSTILE, "$a_b$"], [[3, 1], [0, 2]], HOSTILE)
     assert "<script" not in drawing
     assert "$a_b$" in drawing  # not taken for a formula
@@ -179,7 +182,7 @@ def test_a_running_mean_is_the_mean_of_the_neighbours() -> None:
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300), st.integers(2, 40))
 def test_thinning_keeps_the_extremes_and_the_order(values: list[float], points: int) -> None:
-    steps, kept = thinned(range(len(values)), values, points)
+    steps, kept = downsample_extremes(range(len(values)), values, points)
     assert len(steps) <= max(points, 2)
     assert steps == sorted(steps)
     assert [values[int(step)] for step in steps] == kept
@@ -188,7 +191,7 @@ def test_thinning_keeps_the_extremes_and_the_order(values: list[float], points: 
 
 @given(st.integers(1, 300), st.integers(1, 40))
 def test_sampling_keeps_both_ends(count: int, points: int) -> None:
-    steps, values = sampled(range(count), [float(step) for step in range(count)], points)
+    steps, values = downsample(range(count), [float(step) for step in range(count)], points)
     assert (steps[0], steps[-1]) == (0, count - 1)
     assert len(steps) <= points + 1
     assert values == steps
@@ -201,13 +204,13 @@ def test_sampling_keeps_both_ends(count: int, points: int) -> None:
      (999.9, "1k"), (999_700, "1M")],
 )  # fmt: skip
 def test_numbers_fit_a_label(value: float, text: str) -> None:
-    assert compact(value) == text
+    assert format_compact(value) == text
 
 
 @pytest.mark.parametrize(("value", "percent", "text"), [(4, False, "4.00"), (512, False, "512"), (0.82, True, "82.0%")])
 def test_padded_numbers_are_as_long_as_their_neighbours(value: float, percent: bool, text: str) -> None:
-    assert compact(value, percent, padded=True) == text
-    assert compact(value, percent) == text.replace(".00", "").replace(".0", "")
+    assert format_compact(value, percent, padded=True) == text
+    assert format_compact(value, percent) == text.replace(".00", "").replace(".0", "")
 
 
 # --- confusion --------------------------------------------------------------------------------------------------------
@@ -271,8 +274,14 @@ def test_points_have_no_colour_of_their_own() -> None:
 
 
 def test_a_roof_rises_with_the_bytes_and_is_flat_above_the_ridge() -> None:
-    roof = Roof(bytes_per_second=1e12, operations_per_second={"bfloat16": 1e14})  # they meet at 100 operations per byte
-    works = [Work("theirs", "1", 10.0, 1e12), Work("ours", "1", 10.0, 1e13), Work("ours", "2", 1000.0, 1e14)]
+    roof = MachineLimits(
+        bytes_per_second=1e12, operations_per_second={"bfloat16": 1e14}
+    )  # they meet at 100 operations per byte
+    works = [
+        RooflinePoint("theirs", "1", 10.0, 1e12),
+        RooflinePoint("ours", "1", 10.0, 1e13),
+        RooflinePoint("ours", "2", 1000.0, 1e14),
+    ]
     drawing = draw_roofline(works, ["theirs", "ours"], roof, "How far.")
     (outline,) = paths(drawing, "quiet")
     (x0, y0), (x1, y1), (x2, y2) = ((float(x), float(y)) for x, y in re.findall(r"[ML] ([\d.]+) ([\d.]+)", outline))
@@ -284,6 +293,6 @@ def test_a_roof_rises_with_the_bytes_and_is_flat_above_the_ridge() -> None:
 
 
 def test_every_type_has_its_roof() -> None:
-    roof = Roof(1e12, {"bfloat16": 1e14, "float32": 1e13})
-    drawing = draw_roofline([Work("ours", "1", 10.0, 1e12)], ["ours"], roof, "How far.")
+    roof = MachineLimits(1e12, {"bfloat16": 1e14, "float32": 1e13})
+    drawing = draw_roofline([RooflinePoint("ours", "1", 10.0, 1e12)], ["ours"], roof, "How far.")
     assert len(paths(drawing, "quiet")) == 2

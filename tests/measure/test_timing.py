@@ -9,23 +9,23 @@ import pytest
 import torch
 
 from litebert.measure import timing
-from litebert.measure.timing import Timing, interleaved, matmul_rate
+from litebert.measure.timing import Timing, matmul_rate, time_round_robin
 
 CPU = torch.device("cpu")
 
 
 def test_who_sleeps_three_times_as_long_takes_three_times_as_long() -> None:
-    found = interleaved({"short": lambda: time.sleep(0.02), "long": lambda: time.sleep(0.06)}, CPU, rounds=3)
+    found = time_round_robin({"short": lambda: time.sleep(0.02), "long": lambda: time.sleep(0.06)}, CPU, rounds=3)
     assert found["long"].median > 2 * found["short"].median
     assert all(len(one.seconds) == 3 and one.memory is None for one in found.values())
 
 
 def test_they_take_turns_and_every_round_begins_with_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "LEAST_SECONDS", 0.0)  # one call each
+    monkeypatch.setattr(timing, "MIN_SECONDS", 0.0)  # one call each
     order: list[str] = []
     told = itertools.count()
     contenders = {name: (lambda name=name: order.append(name)) for name in "abc"}
-    interleaved(contenders, CPU, rounds=3, advance=lambda: next(told))
+    time_round_robin(contenders, CPU, rounds=3, advance=lambda: next(told))
     warm, rounds = order[:9], order[9:]
     assert warm == list("aaabbbccc")  # to warm up, to see its memory, to see how long it takes
     assert ["".join(rounds[i : i + 3]) for i in (0, 3, 6)] == ["abc", "bca", "cab"]
@@ -34,7 +34,7 @@ def test_they_take_turns_and_every_round_begins_with_another(monkeypatch: pytest
 
 def test_a_short_call_is_made_often_enough_to_be_measured() -> None:
     calls = itertools.count()
-    interleaved({"short": lambda: next(calls)}, CPU, rounds=1)
+    time_round_robin({"short": lambda: next(calls)}, CPU, rounds=1)
     assert next(calls) > 100
 
 

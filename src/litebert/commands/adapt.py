@@ -1,4 +1,4 @@
-"""Learn a new task from a handful of examples, in seconds.
+"""Learn a classifier or a tagger from a handful of examples, in seconds.
 
 Examples:
   litebert adapt --examples ten_per_class.csv --out runs/adapted
@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from litebert.builtin import DEFAULT
-from litebert.console import make_console
-from litebert.errors import ConfigError, DataError
+from litebert.console import make_console, say
+from litebert.errors import ConfigError
 from litebert.run_folder import refuse_overwrite
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ class Config:
     label_names: bool = True
     """Let the names of the classes count as examples where that helps."""
     columns: tuple[str, ...] = ()
-    """What stands where, if not under its usual name: text=sentence label=class, or text=1 label=2."""
+    """Column names, if not the usual ones: text=sentence label=class; or column numbers: text=1 label=2."""
     skip_bad: bool = False
     """Leave out rows that cannot be read, and texts that have two labels, instead of stopping at the first."""
     json: bool = False
     """Print JSON instead of sentences."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to run."""
+    """Device to run on."""
 
 
 def run(config: Config) -> None:
@@ -66,6 +66,7 @@ def run(config: Config) -> None:
 
     from litebert.console import progress_bar
     from litebert.data.tables import TableOptions
+    from litebert.data.texts import read_unlabelled
     from litebert.device import has_bfloat16, pick_device
     from litebert.fewshot import Adapted
     from litebert.loading import load
@@ -78,28 +79,27 @@ def run(config: Config) -> None:
     options = TableOptions.parse(config.columns, config.skip_bad)
     task: Any = TASKS[config.task]
     records = task.read(config.examples, options)
-    around = [] if config.unlabelled is None else _texts(config.unlabelled, config)
+    unlabelled = read_unlabelled(config.unlabelled, config.columns, config.skip_bad) if config.unlabelled else []
     model, console = load(config.model).to(pick_device(config.device)), make_console()
     reader = model.base if isinstance(model, Adapted) else model
     reader.bf16 = has_bfloat16(model.device)  # twice as fast on a CPU too, and no worse
-    with progress_bar(console, "reading", len(records) + len(around)) as bar:
-        learn = partial(_tagger, config) if is_tag else partial(_classifier, config, around, bar)
-        found, told, lines = learn(model, records, lambda count: bar.advance(bar.task_ids[0], count))
-    found.save(config.out)
+    with progress_bar(console, "reading", len(records) + len(unlabelled)) as bar:
+        learn = partial(_tagger, config) if is_tag else partial(_classifier, config, unlabelled, bar)
+        classifier, report, lines = learn(model, records, lambda count: bar.advance(bar.task_ids[0], count))
+    classifier.save(config.out)
     if options.skipped:
-        console.print(f"{len(options.skipped):,} rows left out, the first: {options.skipped[0]}", markup=False)
+        say(console, f"{len(options.skipped):,} rows left out, the first: {options.skipped[0]}")
     if config.json:
-        print(json.dumps(told, ensure_ascii=False))
+        print(json.dumps(report, ensure_ascii=False))
         return
-    asked = f"litebert evaluate --model {config.out} --data {'test.conll' if is_tag else 'test.csv'}"
+    evaluate = f"litebert evaluate --model {config.out} --data {'test.conll' if is_tag else 'test.csv'}"
     text = '["one text", "another"]' if getattr(records[0], "text_b", None) is not None else "a new text"
-    next_one = f"next: echo '{text}' | litebert predict --model {config.out}, or {asked}"
-    for line in (*lines, f"saved in {config.out}", next_one):
-        console.print(line, highlight=False, markup=False)
+    next_command = f"next: echo '{text}' | litebert predict --model {config.out}, or {evaluate}"
+    say(console, *lines, f"saved in {config.out}", next_command)
 
 
 def _classifier(
-    config: Config, around: list[str], bar: Progress, model: Model, records: list[Any], advance: Any
+    config: Config, unlabelled: list[str], bar: Progress, model: Model, records: list[Any], advance: Any
 ) -> tuple[Model, dict[str, Any], Iterator[str]]:
     """The model, what speaks for it, and that in words."""
     from litebert.fewshot import adapt
@@ -108,25 +108,25 @@ def _classifier(
 
     def begin(title: str, steps: int) -> Callable[[], None]:
         if not bar.console.is_terminal:
-            bar.console.print(title, highlight=False, markup=False)
+            say(bar.console, title)
         task = bar.add_task(title, total=steps)
         return lambda: bar.advance(task)
 
-    found = adapt(
+    classifier = adapt(
         model,
         [as_input(record) for record in records],
         [record.label for record in records],
         budget_s=config.budget,
-        unlabelled=around,
+        unlabelled=unlabelled,
         label_names=None if config.label_names else False,
         skip_conflicts=config.skip_bad,
         places=[record.place for record in records],
         advance=advance,
         begin=begin,
     )
-    evidence = found.evidence
-    told = evidence.to_json() | {"margin": evidence.margin, "with_twice": evidence.projected_accuracy}
-    return found, told, summarize(evidence)
+    evidence = classifier.evidence
+    report = evidence.to_json() | {"margin": evidence.margin, "with_twice": evidence.projected_accuracy}
+    return classifier, report, summarize(evidence)
 
 
 def _tagger(
@@ -139,21 +139,5 @@ def _tagger(
 
     if isinstance(model, Adapted):
         raise ConfigError(f"{config.model} tells classes already; give the --model that it was made from")
-    found, evidence = adapt_tags(model, records, advance)
-    return found, asdict(evidence), summarize_tagger(evidence)
-
-
-def _texts(path: Path, config: Config) -> list[str]:
-    """Of a plain file or of a table, in which columns have the same names as in that of the examples."""
-    from litebert.data.corpus import read_lines
-    from litebert.data.tables import PLAIN_TEXT_SUFFIXES, TableOptions, read_rows
-    from litebert.files import format_suffix
-
-    if format_suffix(path) in PLAIN_TEXT_SUFFIXES:
-        return [line.strip() for line in read_lines([path]) if line.strip()]
-    columns = [column for column in config.columns if column.startswith(("text=", "text_a="))]
-    rows = [row.values.get("text") for row in read_rows(path, TableOptions.parse(columns, config.skip_bad))]
-    texts = [str(text).strip() for text in rows if text is not None and str(text).strip()]
-    if not texts:
-        raise DataError(f"{path}: no text in column 'text'; name the column with --columns text=NAME")
-    return texts
+    classifier, evidence = adapt_tags(model, records, advance)
+    return classifier, asdict(evidence), summarize_tagger(evidence)

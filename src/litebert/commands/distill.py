@@ -62,7 +62,7 @@ def _drawn(config: Config, found: Result) -> str:
     if found.scores is None or len(found.passes) < 3 or find_spec("matplotlib") is None:
         return ""
     from litebert.files import atomic_write
-    from litebert.measure.plots import draw_trade
+    from litebert.measure.plots import draw_tradeoff
 
     passes, scores = found.passes[1:], found.scores[1:]
     lines = {
@@ -73,7 +73,9 @@ def _drawn(config: Config, found: Result) -> str:
     if found.early:
         lines["easy texts stop early"] = [(passes[-1] / count, score, f"{count:.1f}") for count, score in found.early]
     caption = f"{found.metric} against speed, by passes"
-    drawing = draw_trade(lines, caption, "times as fast as all passes (at each point: passes, the mean)", found.metric)
+    drawing = draw_tradeoff(
+        lines, caption, "times as fast as all passes (at each point: passes, the mean)", found.metric
+    )
     atomic_write(config.out / "speed.svg", drawing)
     return f", drawing in {config.out / 'speed.svg'}"
 

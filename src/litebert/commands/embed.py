@@ -18,10 +18,10 @@ from typing import Literal
 
 from litebert.builtin import SENTENCES
 from litebert.checks import check_counts_and_seed
-from litebert.console import make_console
+from litebert.console import make_console, say
 from litebert.errors import ConfigError, DataError
 
-AT_ONCE = 4096  # texts
+CHUNK_TEXTS = 4096  # texts
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,17 @@ class Config:
     output: str = "-"
     """An .npy file; - is standard output."""
     columns: tuple[str, ...] = ()
-    """Where the texts stand in a table, if not under the usual name: text=question."""
+    """Column of the texts in a table, if not the usual name: text=question."""
     size: int | None = None
-    """The first so many numbers of a vector: for models that learned such --sizes."""
+    """Truncate vectors to this size, for models that were trained with such --sizes."""
     storage: Literal["float32", "int8", "binary"] = "float32"
-    """Numbers of four bytes, of one, or one bit for each: its sign."""
+    """Storage type: four bytes, one byte, or one bit (the sign) for each number."""
     batch_size: int | None = None
-    """Texts at a time; by default 32, and on a GPU as many as make 32,768 tokens."""
+    """Texts per batch; by default 32, on a GPU 32,768 tokens."""
     precision: Literal["auto", "fp32", "bf16", "fp8"] = "auto"
-    """auto: bf16 on a GPU that has it, fp32 elsewhere."""
+    """Numeric precision. auto: bf16 on a GPU that has it, fp32 elsewhere."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to run."""
+    """Device to run on."""
 
     def __post_init__(self) -> None:
         check_counts_and_seed(self, *(name for name in ("size", "batch_size") if getattr(self, name) is not None))
@@ -70,17 +70,18 @@ def run(config: Config) -> None:
         raise DataError(f"{config.input}: holds no text; give a file with a text per line")
     console, rows = make_console(), []
     with progress_bar(console, f"reading {len(texts):,} texts", len(texts)) as bar:
-        for start in range(0, len(texts), AT_ONCE):
-            some = model.embed(texts[start : start + AT_ONCE], config.batch_size)
-            found = truncate(some, config.size)
-            found = np.packbits(found > 0, axis=1) if config.storage == "binary" else quantize(found, config.storage)
-            bar.advance(bar.task_ids[0], len(found))
+        for start in range(0, len(texts), CHUNK_TEXTS):
+            vectors = truncate(model.embed(texts[start : start + CHUNK_TEXTS], config.batch_size), config.size)
+            vectors = (
+                np.packbits(vectors > 0, axis=1) if config.storage == "binary" else quantize(vectors, config.storage)
+            )
+            bar.advance(bar.task_ids[0], len(vectors))
             if config.output == "-":
-                for row in found.tolist():
+                for row in vectors.tolist():
                     print(json.dumps(row))
             else:
-                rows.append(found)
+                rows.append(vectors)
     if config.output != "-":
         with atomic_path(Path(config.output)) as temporary, temporary.open("wb") as file:
             np.save(file, np.concatenate(rows), allow_pickle=False)
-        console.print(f"{len(texts):,} vectors in {config.output}", highlight=False, markup=False)
+        say(console, f"{len(texts):,} vectors in {config.output}")

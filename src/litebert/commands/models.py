@@ -1,4 +1,4 @@
-"""What is built in, and what is in the hub's cache on this machine."""
+"""List the built-in models, the presets, and the models in the hub's cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(config: Config) -> None:
     from rich.table import Table
 
     from litebert import builtin
-    from litebert.interop.huggingface import config_from, read_settings
+    from litebert.interop.huggingface import parse_config, read_settings
     from litebert.model import PRESETS
 
     console = Console()
@@ -28,7 +28,7 @@ def run(config: Config) -> None:
     for column in ("name", "passes", "hidden", "vocabulary", "parameters", "MB"):
         ours.add_column(column, justify="left" if column == "name" else "right")
     for name, folder in builtin.FOLDERS.items():
-        shape = config_from(read_settings(folder), folder)
+        shape = parse_config(read_settings(folder), folder)
         weighs = (folder / "model.safetensors").stat().st_size / 1e6
         ours.add_row(
             name, str(shape.num_hidden_layers), str(shape.hidden_size), f"{shape.vocab_size:,}",

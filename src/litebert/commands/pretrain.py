@@ -17,9 +17,9 @@ __all__ = ["Config", "run"]
 
 
 def run(config: Config) -> int:
-    from litebert.commands.report import write_report
     from litebert.train.distributed import started_ranks
     from litebert.trainers.pretraining import pretrain
+    from litebert.trainers.training_report import write_report
 
     console = make_console()
     refuse_other_run(config.out, "pretrain")

@@ -1,4 +1,4 @@
-"""Find texts by what they mean.
+"""Semantic search in a list of texts.
 
 Examples:
   litebert search --index runs/index --add texts.txt more.csv
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 from litebert.builtin import SENTENCES
 from litebert.checks import check_counts_and_seed
-from litebert.console import make_console
+from litebert.console import make_console, say
 from litebert.errors import ConfigError, DataError
 from litebert.run_folder import refuse_unwritable
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from litebert.inference import Model
     from litebert.search.index import Index
 
-OF_NEW = ("size", "storage", "approximate")
-AT_ONCE = 256  # queries
+CREATION_SETTINGS = ("size", "storage", "approximate")
+QUERY_BATCH = 256  # queries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,28 +40,28 @@ class Config:
     add: tuple[Path, ...] = ()
     """Files of texts to add: a text per line, or tables."""
     query: tuple[str, ...] = ()
-    """What to look for."""
+    """Queries to search for."""
     input: str | None = None
     """File of queries, one per line; - is standard input."""
     top: int = 10
-    """Results for each query."""
+    """Number of results for each query."""
     model: str | None = None
     """Model folder or name; by default the one that the index was made with, of a new one
     litebert-sentences-en."""
     columns: tuple[str, ...] = ()
-    """Where the texts to add stand in a table, if not under the usual name: text=question."""
+    """Column of the texts to add in a table, if not the usual name: text=question."""
     size: int | None = None
-    """Of a new index: keep the first so many numbers of a vector, for models that learned such --sizes."""
+    """Of a new index: truncate vectors to this size, for models that were trained with such --sizes."""
     storage: Literal["float32", "int8"] = "float32"
     """Of a new index: four bytes for each dimension, or one."""
     approximate: bool = False
-    """Of a new index: keep a graph too."""
+    """Of a new index: keep a graph for approximate search too."""
     exact: bool = False
-    """Look at all vectors although there is a graph."""
+    """Exact search although there is a graph."""
     precision: Literal["auto", "fp32", "bf16", "fp8"] = "auto"
-    """auto: bf16 on a GPU that has it, fp32 elsewhere."""
+    """Numeric precision. auto: bf16 on a GPU that has it, fp32 elsewhere."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to run."""
+    """Device to run on."""
 
     def __post_init__(self) -> None:
         check_counts_and_seed(self, "top", *(["size"] if self.size is not None else []))
@@ -82,9 +82,9 @@ def run(config: Config) -> None:
     index, model = _opened(config, old)
     if texts:
         _add(config, index, model, texts, console)
-    for start in range(0, len(queries), AT_ONCE):
-        some = queries[start : start + AT_ONCE]
-        for query, hits in zip(some, index.search(model, some, config.top, config.exact), strict=True):
+    for start in range(0, len(queries), QUERY_BATCH):
+        batch = queries[start : start + QUERY_BATCH]
+        for query, hits in zip(batch, index.search(model, batch, config.top, config.exact), strict=True):
             print(json.dumps({"query": query, "results": [asdict(hit) for hit in hits]}, ensure_ascii=False))
 
 
@@ -99,7 +99,7 @@ def _existing(config: Config) -> Index | None:
         refuse_unwritable(config.index)
         return None
     old = Index.open(config.index)
-    for name in OF_NEW:
+    for name in CREATION_SETTINGS:
         if getattr(config, name) not in (getattr(Config, name), getattr(old.settings, name)):
             raise ConfigError(f"{name} is decided when an index is made, and {config.index} is; leave it out")
     return old
@@ -124,8 +124,6 @@ def _add(config: Config, index: Index, model: Model, texts: list[str], console: 
 
     with progress_bar(console, f"reading {len(texts):,} texts", len(texts)) as bar:
         index.add(model, texts, lambda count: bar.advance(bar.task_ids[0], count))
-    console.print(f"{len(index):,} texts in {config.index}", highlight=False, markup=False)
+    say(console, f"{len(index):,} texts in {config.index}")
     if not (config.query or config.input):
-        console.print(
-            f"next: litebert search --index {config.index} --query 'a question'", highlight=False, markup=False
-        )
+        say(console, f"next: litebert search --index {config.index} --query 'a question'")

@@ -9,7 +9,6 @@ Examples:
 
 from __future__ import annotations
 
-import os
 import warnings
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from litebert.serve.launch import ServerSettings
     from litebert.serve.limits import Limits
 
-KEYS = "LITEBERT_API_KEYS"
-SHORTEST_KEY = 16
-
 
 @dataclass(frozen=True)
 class Config:
@@ -34,57 +30,57 @@ class Config:
     models: tuple[str, ...] = (DEFAULT,)
     """Model folders, or names; NAME=FOLDER gives one a name. Words before the first flag are models."""
     host: str = "127.0.0.1"
-    """Where to listen; 127.0.0.1 is this machine alone."""
+    """Address to listen on; 127.0.0.1 is this machine only."""
     port: int = 8000
-    """Where to listen there; 0 is any that is free."""
+    """Port to listen on; 0 picks a free one."""
     engine: Literal["auto", "torch", "int8"] = "auto"
-    """auto: from eight bits where a folder holds them (litebert quantize) and the CPU can."""
+    """Compute engine. auto: int8 where a folder is quantized (litebert quantize) and the CPU supports it."""
     api_key_file: str = ""
     """File with a key on each line; requests must bring one of them (Authorization: Bearer KEY). Or give keys in the
     environment, LITEBERT_API_KEYS, with spaces between them."""
     open_metrics: bool = False
-    """Let /metrics be read without a key."""
+    """Serve /metrics without a key."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names that the Host header may have; on this machine alone: its own."""
+    """Allowed values of the Host header; by default, on 127.0.0.1, the names of this machine."""
     workers: int = 1
-    """Processes, each with the models in its memory."""
+    """Worker processes, each with its own copy of the models."""
     state_dir: str = ""
     """Folder for classifiers that clients taught and lists to search in; without it they are kept in memory, which
     several processes do not share."""
     runs: str = "runs"
-    """Folder of training runs that the page may show; an empty one shows none."""
+    """Folder of training runs that the page may show; empty for none."""
     drain_s: float = 1.0
-    """After SIGTERM, go on so long with /ready false, for a balancer to notice."""
+    """Seconds to keep serving after SIGTERM with /ready false, so that a load balancer notices."""
     quiet: bool = False
     """Do not log every request."""
     max_body_mb: float = 4.0
-    """Of a request."""
+    """Maximum size of a request."""
     max_texts: int = 256
-    """In a request."""
+    """Maximum texts in a request."""
     max_characters: int = 100_000
-    """Of a text."""
+    """Maximum characters of a text."""
     max_tokens: int = 16_384
-    """That are read of a text, in as many windows as it takes."""
+    """Maximum tokens of a text, which is read in windows."""
     max_requests: int = 256
-    """That are answered or wait; more get 429 at once."""
+    """Maximum requests being processed or waiting; more get 429 at once."""
     queue_tokens: int = 65_536
-    """That wait to be computed; more get 429."""
+    """Maximum tokens in the queue; more get 429."""
     batch_tokens: int = 4096
-    """That are computed together."""
+    """Maximum tokens in a batch."""
     max_wait_ms: float = 2.0
-    """For a fuller batch."""
+    """Maximum wait for a batch to fill, in ms."""
     timeout_s: float = 60.0
-    """For an answer; then it is 504."""
+    """Timeout of a request, after which it gets 504."""
     max_jobs: int = 32
-    """Classifiers that clients taught, and as many lists to search in."""
+    """Maximum classifiers that clients trained, and as many lists to search in."""
     max_examples: int = 500
-    """To teach a classifier."""
+    """Maximum examples to train a classifier."""
     max_list: int = 10_000
-    """Texts of a list to search in."""
+    """Maximum texts of a list to search in."""
     job_timeout_s: float = 600.0
-    """For teaching a classifier, and for reading a list."""
+    """Timeout of training a classifier and of reading a list."""
     job_minutes: float = 60.0
-    """After which a classifier or a list that nobody used is forgotten."""
+    """Minutes after which an unused classifier or list is deleted."""
 
     def __post_init__(self) -> None:
         check_counts_and_seed(
@@ -127,10 +123,12 @@ def run(config: Config) -> int:
 
 
 def settings_of(config: Config) -> ServerSettings:
+    from litebert.serve.api_keys import read_api_keys
     from litebert.serve.launch import ServerSettings
 
     return ServerSettings(
-        tuple(config.models), config.host, config.port, config.engine, keys_of(config), tuple(config.allowed_hosts),
+        tuple(config.models), config.host, config.port, config.engine, read_api_keys(config.api_key_file),
+        tuple(config.allowed_hosts),
         config.open_metrics, config.workers, Path(config.state_dir) if config.state_dir else None,
         Path(config.runs) if config.runs else None, config.drain_s, config.quiet, limits_of(config),
     )  # fmt: skip
@@ -139,33 +137,12 @@ def settings_of(config: Config) -> ServerSettings:
 def limits_of(config: Config) -> Limits:
     from litebert.serve.limits import Limits
 
-    found = Limits(
+    limits = Limits(
         body_bytes=int(config.max_body_mb * (1 << 20)), texts=config.max_texts, characters=config.max_characters,
         text_tokens=config.max_tokens, requests=config.max_requests, queue_tokens=config.queue_tokens,
         batch_tokens=config.batch_tokens, max_wait_s=config.max_wait_ms / 1000, timeout_s=config.timeout_s,
         jobs=config.max_jobs, job_examples=config.max_examples, job_texts=config.max_list,
         job_timeout_s=config.job_timeout_s, job_lifetime_s=60 * config.job_minutes,
     )  # fmt: skip
-    assert len(fields(found)) == 14, "every limit has a flag"
-    return found
-
-
-def keys_of(config: Config) -> tuple[str, ...]:
-    """From the file and the environment."""
-    text = os.environ.get(KEYS, "")
-    if config.api_key_file:
-        try:
-            text += "\n" + Path(config.api_key_file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"api_key_file={config.api_key_file}: cannot be read ({error}); give a text file"
-            ) from error
-    keys = tuple(dict.fromkeys(text.replace(",", " ").split()))
-    if config.api_key_file and not keys:
-        raise ConfigError(f"api_key_file={config.api_key_file} holds no key; write one on each line")
-    if short := [key for key in keys if len(key) < SHORTEST_KEY or not key.isascii()]:
-        raise ConfigError(
-            f"a key of {len(short[0])} characters is too easy to guess, or not ASCII; use {SHORTEST_KEY} or more, as "
-            "openssl rand -hex 24 makes them"
-        )
-    return keys
+    assert len(fields(limits)) == 14, "every limit has a flag"
+    return limits

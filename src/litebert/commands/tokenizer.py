@@ -1,4 +1,4 @@
-"""Train a vocabulary on text files, or import one.
+"""Train a tokenizer on text files, or import one.
 
 Examples:
   litebert tokenizer --input a.txt b.txt.zst --vocab-size 30000 --out tok/
@@ -9,20 +9,17 @@ Examples:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from litebert import builtin
 from litebert.checks import check_counts_and_seed
-from litebert.console import make_console
-from litebert.errors import ConfigError, DataError
+from litebert.console import make_console, say
+from litebert.errors import ConfigError
 from litebert.run_folder import refuse_overwrite, write_run
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from litebert.tokenizer import Tokenizer
 
 
@@ -66,17 +63,28 @@ def run(config: Config) -> None:
         )
     refuse_overwrite(config.out / "tokenizer.json", "a finished tokenizer")
     console = make_console()
-    tokenizer = _train(config) if config.import_from is None else _import(config, config.import_from)
+    if config.import_from is not None:
+        tokenizer = _import(config, config.import_from)
+    else:
+        from litebert.data.vocabulary import train_vocabulary
+
+        tokenizer = train_vocabulary(
+            config.input, config.vocab_size, console, kind=config.kind, text_column=config.text_column,
+            encoding=config.encoding, lowercase=config.lowercase, strip_accents=config.strip_accents, seed=config.seed,
+        )  # fmt: skip
     if config.add is not None:
         from litebert.data.corpus import read_lines
 
         tokenizer = tokenizer.extended([line.strip() for line in read_lines([config.add]) if line.strip()])
     tokenizer.save(config.out)
     write_run(config.out, "tokenizer", config)
-    asked = f" (asked for {config.vocab_size:,})" if config.input and tokenizer.vocab_size != config.vocab_size else ""
-    console.print(f"{tokenizer.vocab_size:,} tokens{asked} in {config.out}", highlight=False, markup=False)
-    console.print(
-        f"next: litebert prepare --input FILES --tokenizer {config.out} --out shards/", highlight=False, markup=False
+    requested = (
+        f" (asked for {config.vocab_size:,})" if config.input and tokenizer.vocab_size != config.vocab_size else ""
+    )
+    say(
+        console,
+        f"{tokenizer.vocab_size:,} tokens{requested} in {config.out}",
+        f"next: litebert prepare --input FILES --tokenizer {config.out} --out shards/",
     )
 
 
@@ -97,39 +105,3 @@ def _import(config: Config, path: Path) -> Tokenizer:
     if not (config.lowercase and config.strip_accents):
         raise ConfigError(f"{path.name} normalises its own way; leave out --no-lowercase and --no-strip-accents")
     return Tokenizer.load(builtin.folder_of(path))
-
-
-def _train(config: Config) -> Tokenizer:
-    from litebert.console import progress_bar
-    from litebert.data.corpus import ReadOptions, find_files, read_lines, total_size
-    from litebert.tokenizer import train_unigram, train_wordpiece
-
-    console = make_console()
-    files = find_files(config.input)
-    unreadable: list[DataError] = []
-
-    def lines(progress: Progress) -> Iterator[str]:
-        options = ReadOptions(
-            config.text_column,
-            config.encoding,
-            advance=lambda read: progress.advance(progress.task_ids[0], read),
-            notify=lambda line: console.print(line, highlight=False, markup=False),
-        )
-        try:
-            yield from read_lines(files, options)
-            progress.update(progress.task_ids[0], description="learning pieces", total=None)
-        except DataError as error:
-            unreadable.append(error)
-            raise
-
-    with progress_bar(console, "reading", total_size(files)) as progress:
-        try:
-            return (train_wordpiece if config.kind == "wordpiece" else train_unigram)(
-                lines(progress),
-                config.vocab_size,
-                lowercase=config.lowercase,
-                strip_accents=config.strip_accents,
-                seed=config.seed,
-            )
-        except DataError as error:  # sentencepiece wraps what goes wrong in its input into an error of its own
-            raise unreadable[0] if unreadable else error from None

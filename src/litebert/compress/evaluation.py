@@ -1,13 +1,12 @@
-"""What recipes do that make a model smaller: read what it will read, and say what was gained and lost."""
+"""Examples, scores and latency of models before and after compression."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from litebert.errors import ConfigError, DataError
 
@@ -15,11 +14,12 @@ if TYPE_CHECKING:
     from litebert.data.batches import Example
     from litebert.inference import Model
 
-TIMED_TOKENS, ROUNDS = 64, 9
+TIMED_TOKENS, TIMING_ROUNDS = 64, 9
 
 
-def examples_of(model: Model, path: Path, columns: tuple[str, ...], most: int | None = None) -> list[Example]:
-    """What the model is going to read: all of it, or so many evenly taken from the file. Labels need not be there."""
+def read_examples(model: Model, path: Path, columns: tuple[str, ...], most: int | None = None) -> list[Example]:
+    """Examples in the form of the model's task, or plain texts; at most `most`, spread evenly over the file. Labels are
+    optional."""
     import numpy as np
 
     from litebert.data.batches import Example
@@ -36,7 +36,7 @@ def examples_of(model: Model, path: Path, columns: tuple[str, ...], most: int | 
 
     task, plain = model.task, format_suffix(path) not in TABLE_SUFFIXES
     if isinstance(task, TrainableTask) and not (plain and isinstance(task, TextTask)):
-        texts = tuple(one for one in columns if not one.startswith("label="))
+        texts = tuple(column for column in columns if not column.startswith("label="))
         items = chosen(list(model.items_of(path, TableOptions.parse(texts))))
         records = [model.parse(item, where) for where, item in items]
         examples = task.features(records, model.tokenizer, model.max_length)
@@ -50,14 +50,14 @@ def examples_of(model: Model, path: Path, columns: tuple[str, ...], most: int | 
             ]
             return task.features(records, model.tokenizer, model.max_length)
         encoded = model.tokenizer.encode(chosen(lines), max_length=model.max_length)
-        examples = [Example([one]) for one in encoded]
+        examples = [Example([sequence]) for sequence in encoded]
     if not examples:
         raise DataError(f"{path}: holds no text; give a file of texts such as the model will read")
     return examples
 
 
-def check_test(model: Model, test: Path | None, columns: tuple[str, ...]) -> None:
-    """Refuse before the work what could not be scored after it."""
+def check_test_file(model: Model, test: Path | None, columns: tuple[str, ...]) -> None:
+    """Refuse a test file that could not be scored later."""
     from litebert.data.tables import TableOptions
     from litebert.tasks import TrainableTask
 
@@ -71,29 +71,28 @@ def check_test(model: Model, test: Path | None, columns: tuple[str, ...]) -> Non
         raise DataError(f"{test}: holds no examples that can be read; check the file")
 
 
-def scores_of(models: Sequence[Model], test: Path, columns: tuple[str, ...]) -> tuple[str, list[float]]:
-    """The name of the metric that decides, and what each of them gets on labelled examples, on a CPU."""
-    from litebert.commands import evaluate
+def score_on_cpu(models: Sequence[Model], test: Path, columns: tuple[str, ...]) -> tuple[str, list[float]]:
+    """The main metric's name, and the score of each model on labelled examples, on the CPU."""
+    from litebert.data.tables import TableOptions
+    from litebert.inference.evaluation import evaluate
 
-    settings = evaluate.Config(data=(test,), columns=columns, device="cpu")
-    precisions: list[Literal["fp32", "bf16"]] = ["bf16" if one.bf16 else "fp32" for one in models]
-    found = [
-        evaluate.evaluate(replace(settings, precision=precision), str(one.source), test, one)
-        for one, precision in zip(models, precisions, strict=True)
-    ]
-    return found[0].metric, [one.metrics[found[0].metric] for one in found]
+    evaluations = []
+    for model in models:
+        model.to("cpu").encoder.eval()
+        evaluations.append(evaluate(model, str(model.source), test, source=TableOptions.parse(columns)))
+    return evaluations[0].metric, [evaluation.main_score for evaluation in evaluations]
 
 
-def milliseconds(models: Sequence[Model], depths: Sequence[int | None] | None = None) -> list[float]:
-    """The encoders' time for one text of 64 tokens on this CPU, in turns: all passes, or so many of each."""
+def encoder_latency_ms(models: Sequence[Model], depths: Sequence[int | None] | None = None) -> list[float]:
+    """Median latency of the encoders for one text of 64 tokens on this CPU, round-robin; `depths` limits the passes."""
     import torch
 
     depths = [None] * len(models) if depths is None else depths
-    ids = torch.arange(TIMED_TOKENS)[None] % min(one.config.vocab_size for one in models)
-    ids = ids[:, : min(one.config.max_position_embeddings for one in models)]
+    ids = torch.arange(TIMED_TOKENS)[None] % min(model.config.vocab_size for model in models)
+    ids = ids[:, : min(model.config.max_position_embeddings for model in models)]
     seconds: list[list[float]] = [[] for _ in models]
     with torch.inference_mode():
-        for _ in range(ROUNDS):
+        for _ in range(TIMING_ROUNDS):
             for model, depth, times in zip(models, depths, seconds, strict=True):
                 with model.answering():
                     began = time.perf_counter()

@@ -1,6 +1,6 @@
-"""Teachers that other libraries made.
+"""Teachers from other libraries.
 
-BERTs are computed by our own encoder (`interop/bert.py`); other encoders by transformers, behind the face of a Model.
+BERTs run on litebert's encoder (`interop/bert.py`), other encoders on transformers, behind the interface of a Model.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from litebert.data.batches import Batch
 from litebert.errors import CheckpointError, ConfigError, require_extra
 from litebert.inference import Model
-from litebert.interop.bert import load_bert, longest_text, read_foreign
-from litebert.interop.huggingface import BERTS, taught_task
-from litebert.interop.sentence_transformers import read_map
+from litebert.interop.bert import load_bert, max_text_length, read_other_config
+from litebert.interop.huggingface import BERT_TYPES, finetuned_task
+from litebert.interop.sentence_transformers import read_sentence_map
 from litebert.model import Albert, AlbertConfig
 from litebert.model.backends import Backend
 from litebert.tasks import Task
@@ -26,13 +26,13 @@ from litebert.tasks.base import Scores
 from litebert.tasks.text import TextTask
 from litebert.tokenizer import Tokenizer
 
-LONGEST = 512
-"""Tokens of a text, for encoders that transformers computes."""
-OURS = (None, "albert", "litebert")
+MAX_LENGTH = 512
+"""Maximum tokens of a text, for encoders that run on transformers."""
+ALBERT_TYPES = (None, "albert", "litebert")
 
 
-def bert_of(path: Path) -> Model:
-    """A BERT, as an ALBERT that shares nothing."""
+def load_bert_teacher(path: Path) -> Model:
+    """A BERT, as an ALBERT without parameter sharing."""
     folder = load_bert(path)
     model = Model(folder.model, folder.tokenizer, folder.task, folder.max_length, folder.sentence_map)
     model.source = path.resolve()
@@ -40,24 +40,26 @@ def bert_of(path: Path) -> Model:
     return model
 
 
-def other_teacher(path: Path) -> Model | None:
-    """The model of a folder that is not ours; None if it is, or if there is no folder."""
+def load_other_teacher(path: Path) -> Model | None:
+    """The model of another library's folder; None for an ALBERT's folder, or if there is none."""
     if not (path / "config.json").is_file():
         return None
-    settings = read_foreign(path)
+    settings = read_other_config(path)
     kind = settings.get("model_type")
-    if kind in OURS:
+    if kind in ALBERT_TYPES:
         return None
-    bends_otherwise = kind == "distilbert" and isinstance(taught_task(settings), TextTask)
-    return bert_of(path) if kind in BERTS and not bends_otherwise else Foreign(path, settings)
+    bends_otherwise = kind == "distilbert" and isinstance(finetuned_task(settings), TextTask)
+    return (
+        load_bert_teacher(path) if kind in BERT_TYPES and not bends_otherwise else TransformersTeacher(path, settings)
+    )
 
 
-class Foreign(Model):
-    """An encoder that transformers computes: it embeds, and answers if it was taught classes or numbers."""
+class TransformersTeacher(Model):
+    """An encoder that runs on transformers: it embeds, and predicts classes or numbers if it was fine-tuned."""
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         transformers = require_extra("transformers", "peers")
-        task = taught_task(settings)
+        task = finetuned_task(settings)
         if task is not None and not isinstance(task, TextTask):
             raise ConfigError(f"{path}: was taught {task.name}, and we learn that from BERTs alone")
         kind = transformers.AutoModel if task is None else transformers.AutoModelForSequenceClassification
@@ -72,14 +74,14 @@ class Foreign(Model):
         if theirs.is_encoder_decoder or not hasattr(theirs, "hidden_size"):
             raise CheckpointError(f"{path}: {type(network).__name__} is no encoder of texts alone; give one that is")
         tokenizer = Tokenizer.load(path)
-        positions = getattr(theirs, "max_position_embeddings", 0) or LONGEST + 2
+        positions = getattr(theirs, "max_position_embeddings", 0) or MAX_LENGTH + 2
         shape = AlbertConfig(
             vocab_size=theirs.vocab_size, hidden_size=theirs.hidden_size, num_attention_heads=1,
-            num_hidden_layers=theirs.num_hidden_layers, max_position_embeddings=min(LONGEST, positions - 2),
+            num_hidden_layers=theirs.num_hidden_layers, max_position_embeddings=min(MAX_LENGTH, positions - 2),
         )  # fmt: skip
-        length = longest_text(path, shape.max_position_embeddings)
-        super().__init__(_Network(network, shape), tokenizer, task, length)
-        self.sentence_map = read_map(path, theirs.hidden_size, tokenizer)
+        length = max_text_length(path, shape.max_position_embeddings)
+        super().__init__(_AlbertAdapter(network, shape), tokenizer, task, length)
+        self.sentence_map = read_sentence_map(path, theirs.hidden_size, tokenizer)
         self.source = path.resolve()
 
     @property
@@ -88,21 +90,21 @@ class Foreign(Model):
 
     def batch_scores(self, task: Task[Any, Any], batch: Batch) -> Scores:
         network: Any = self.albert
-        given = network.encoder.inputs(batch.input_ids, batch.attention_mask, batch.token_type_ids)
-        return {"scores": network.encoder.network(**given).logits}
+        inputs = network.encoder.inputs(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+        return {"scores": network.encoder.network(**inputs).logits}
 
 
-class _Network(Albert):
-    """What stands in an Albert's place."""
+class _AlbertAdapter(Albert):
+    """The interface of `Albert` around a transformers model."""
 
     def __init__(self, network: Any, config: AlbertConfig) -> None:
         nn.Module.__init__(self)
         self.config, self.heads = config, nn.ModuleDict()
-        self.encoder = _Encoder(network, config.num_hidden_layers)  # type: ignore[assignment]
+        self.encoder = _EncoderAdapter(network, config.num_hidden_layers)  # type: ignore[assignment]
 
 
-class _Encoder(nn.Module):
-    """What stands in an Encoder's place."""
+class _EncoderAdapter(nn.Module):
+    """The interface of `Encoder` around a transformers model."""
 
     def __init__(self, network: Any, passes: int) -> None:
         super().__init__()
@@ -115,12 +117,12 @@ class _Encoder(nn.Module):
 
     def inputs(self, input_ids: Tensor, mask: Tensor | None, segments: Tensor | None) -> dict[str, Tensor]:
         mask = torch.ones_like(input_ids) if mask is None else mask.long()
-        given = {"input_ids": input_ids, "attention_mask": mask}
-        return given | ({"token_type_ids": segments} if self._segments and segments is not None else {})
+        inputs = {"input_ids": input_ids, "attention_mask": mask}
+        return inputs | ({"token_type_ids": segments} if self._segments and segments is not None else {})
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None, **_: Any
     ) -> Tensor:  # (S, L, H)
-        given = self.inputs(input_ids, attention_mask, token_type_ids)
-        states: Tensor = self.network.base_model(**given).last_hidden_state
-        return states * given["attention_mask"][..., None]
+        inputs = self.inputs(input_ids, attention_mask, token_type_ids)
+        states: Tensor = self.network.base_model(**inputs).last_hidden_state
+        return states * inputs["attention_mask"][..., None]

@@ -30,3 +30,19 @@ def read_texts(source: str, columns: tuple[str, ...] = ()) -> Iterator[str]:
         raise DataError(f"{path}: is a folder; give one of its files")
     else:
         yield from (line.strip() for line in read_lines([path]) if line.strip())
+
+
+def read_unlabelled(path: Path, columns: tuple[str, ...], skip_bad: bool) -> list[str]:
+    """Texts of a plain file, or of a table whose columns are named as in the labelled one."""
+    from litebert.data.corpus import read_lines
+    from litebert.data.tables import PLAIN_TEXT_SUFFIXES, TableOptions, read_rows
+    from litebert.files import format_suffix
+
+    if format_suffix(path) in PLAIN_TEXT_SUFFIXES:
+        return [line.strip() for line in read_lines([path]) if line.strip()]
+    text_columns = [column for column in columns if column.startswith(("text=", "text_a="))]
+    values = [row.values.get("text") for row in read_rows(path, TableOptions.parse(text_columns, skip_bad))]
+    texts = [str(value).strip() for value in values if value is not None and str(value).strip()]
+    if not texts:
+        raise DataError(f"{path}: no text in column 'text'; name the column with --columns text=NAME")
+    return texts

@@ -22,7 +22,7 @@ from litebert.fewshot.task import FewShot
 from litebert.files import read_json
 from litebert.inference.loading import Engine, check_engine, load_model
 from litebert.inference.model import Model
-from litebert.interop.formats import is_here
+from litebert.interop.formats import checkpoint_exists
 from litebert.model.lora import DepthAdapters
 from litebert.tasks.text import TextInput
 
@@ -154,7 +154,7 @@ def load_any(path_or_name: str | Path, engine: Engine = "auto", share_with: Sequ
         return saved.restore(load_model(path, engine, share_with))
     if (path / "config.json").is_file():
         raise CheckpointError(f"{path}: holds a whole model and an adapted one; delete config.json or few_shot.json")
-    if isinstance(saved.base, Path) and not is_here(saved.base):
+    if isinstance(saved.base, Path) and not checkpoint_exists(saved.base):
         raise CheckpointError(
             f"{path}: was made from the model in {saved.base}, which is not there; put it back, or adapt another model "
             "to the same examples"

@@ -14,7 +14,7 @@ import torch
 from litebert import builtin
 from litebert.errors import CheckpointError, ConfigError
 from litebert.inference.model import Model
-from litebert.interop.formats import is_here, load_any
+from litebert.interop.formats import checkpoint_exists, load_folder
 from litebert.model.backends.int8 import enable_int8, has_int8
 
 Engine = Literal["auto", "torch", "bf16", "int8"]
@@ -39,9 +39,9 @@ def load_model(path_or_name: str | Path, engine: Engine = "auto", share_with: Se
     """A model that is a whole folder. If one of `share_with` has the same encoder, the two share it in memory."""
     check_engine(engine)
     path = locate(path_or_name)
-    folder = load_any(path)
+    folder = load_folder(path)
     model = Model(folder.model, folder.tokenizer, folder.task, folder.max_length, folder.sentence_map)
-    is_name = path == builtin.FOLDERS.get(str(path_or_name)) or not is_here(Path(path_or_name))
+    is_name = path == builtin.FOLDERS.get(str(path_or_name)) or not checkpoint_exists(Path(path_or_name))
     model.source = str(path_or_name) if is_name else path.resolve()
     model.int8, model.bf16 = folder.int8, engine == "bf16"
     if engine == "int8" or (engine == "auto" and folder.int8 is not None and has_int8()):
@@ -60,7 +60,7 @@ def check_engine(engine: Engine) -> None:
 def locate(path_or_name: str | Path) -> Path:
     """Where the files of a model are; those of a hub name are downloaded."""
     path = builtin.folder_of(path_or_name)
-    return path if is_here(path) else _download(str(path_or_name))
+    return path if checkpoint_exists(path) else _download(str(path_or_name))
 
 
 def _have_same_encoder(model: Model, other: Model) -> bool:

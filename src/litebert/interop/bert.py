@@ -1,8 +1,7 @@
-"""BERT folders of transformers, read as what they are to us: an ALBERT that shares nothing.
+"""BERT folders of transformers, read as an ALBERT without parameter sharing.
 
-With E = H and an identity between embeddings and layers, ALBERT's formula is BERT's, so one encoder computes both, and
-everything that reads an encoder reads a BERT. RoBERTa and DistilBERT differ from BERT in names and in what they leave
-out.
+With E = H and an identity projection, ALBERT computes the same as BERT, so one encoder serves both. RoBERTa and
+DistilBERT differ from BERT in names and missing parts.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from torch import Tensor
 
 from litebert.errors import CheckpointError
 from litebert.files import read_json
-from litebert.interop.huggingface import BERTS, Folder, assembled
+from litebert.interop.huggingface import BERT_TYPES, Folder, assemble_folder
 from litebert.interop.weights import read_tensors
 from litebert.tasks.regress import Regress
 from litebert.tokenizer import Tokenizer
 
 MAX_HIDDEN = 1 << 14
-"""The identity between embeddings and layers is a square of it."""
-SEGMENTS = 2
-"""First and second text of a pair."""
-_POSITIONS = "albert.embeddings.position_embeddings.weight"
-_SEGMENTS = "albert.embeddings.token_type_embeddings.weight"
-_PROJECT = "albert.encoder.embedding_hidden_mapping_in"
-_NAMES = (
+"""Largest hidden size; the identity projection has its square."""
+SEGMENT_COUNT = 2
+"""Token types: first and second text of a pair."""
+_POSITION_TABLE = "albert.embeddings.position_embeddings.weight"
+_SEGMENT_TABLE = "albert.embeddings.token_type_embeddings.weight"
+_PROJECTION = "albert.encoder.embedding_hidden_mapping_in"
+_RENAMES = (
     (r"^(bert|roberta|distilbert)\.", "albert."),
     (r"^(albert\.)?(encoder|transformer)\.layer\.(\d+)\.", r"albert.encoder.albert_layer_groups.\3.albert_layers.0."),
     (r"\.attention\.self\.", ".attention."),
@@ -60,58 +59,60 @@ _NAMES = (
     (r"^vocab_projector\.bias$", "predictions.bias"),
     (r"^vocab_projector\.weight$", "predictions.decoder.weight"),
 )
-"""Theirs to ALBERT's, one after the other."""
-_LEFT_OUT = r"^cls\.seq_relationship\.|position_ids$"  # which sentence comes next: nothing of ours asks that
-_DISTILBERT = {"dim": "hidden_size", "n_heads": "num_attention_heads", "n_layers": "num_hidden_layers",
+"""Regular expressions from BERT's names to ALBERT's, applied in this order."""
+_IGNORED = r"^cls\.seq_relationship\.|position_ids$"  # the next-sentence head, which litebert has no use for
+_DISTILBERT_SETTINGS = {"dim": "hidden_size", "n_heads": "num_attention_heads", "n_layers": "num_hidden_layers",
                "hidden_dim": "intermediate_size", "activation": "hidden_act"}  # fmt: skip
-_USUAL = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
+_DEFAULTS = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
           "hidden_act": "gelu", "vocab_size": 30522, "max_position_embeddings": 512,
           "layer_norm_eps": 1e-12, "pad_token_id": 0}  # fmt: skip
-"""What a config.json that does not say means."""
+"""transformers' defaults of settings that config.json leaves out."""
 
 
 def load_bert(path: Path) -> Folder:
-    """Read a BERT's folder; what is none, or computes otherwise, is refused."""
-    theirs = read_foreign(path)
+    """Read a BERT's folder; other models are refused."""
+    theirs = read_other_config(path)
     kind = theirs.get("model_type")
-    if kind not in BERTS:
-        raise CheckpointError(f"{path / 'config.json'}: model_type={kind!r} is not one of {', '.join(BERTS)}")
-    settings = _settings(theirs, path)
-    found = {_name(name): one for name, one in read_tensors(path).items() if not re.search(_LEFT_OUT, name)}
-    if any(name.startswith("pre_classifier.") for name in found):
+    if kind not in BERT_TYPES:
+        raise CheckpointError(f"{path / 'config.json'}: model_type={kind!r} is not one of {', '.join(BERT_TYPES)}")
+    settings = _albert_settings(theirs, path)
+    tensors = {
+        _albert_name(name): tensor for name, tensor in read_tensors(path).items() if not re.search(_IGNORED, name)
+    }
+    if any(name.startswith("pre_classifier.") for name in tensors):
         raise CheckpointError(
             f"{path}: DistilBERT's classifier bends with ReLU where an ALBERT's does with tanh; give it as --teacher, "
             "with a --student"
         )
-    return assembled(path, settings, found | _additions(settings, found, kind), Tokenizer.load(path))
+    return assemble_folder(path, settings, tensors | _missing_tensors(settings, tensors, kind), Tokenizer.load(path))
 
 
-def read_foreign(path: Path) -> dict[str, Any]:
-    """The config.json of another library's folder, as an ALBERT of its task would say it."""
+def read_other_config(path: Path) -> dict[str, Any]:
+    """The config.json of another library's folder, with the architecture names of ALBERT."""
     if not (path / "config.json").is_file():
         raise CheckpointError(f"{path}: has no config.json; give a folder that transformers saved")
     theirs = read_json(path / "config.json")
     names, labels = theirs.get("architectures"), theirs.get("id2label")
     if isinstance(names, list):
         theirs["architectures"] = [re.sub("^.*?(For[A-Z]|Model$)", r"Albert\1", str(name)) for name in names]
-        one = isinstance(labels, dict) and len(labels) == 1
-        if one and theirs["architectures"] == [Regress.architecture]:
+        single_label = isinstance(labels, dict) and len(labels) == 1
+        if single_label and theirs["architectures"] == [Regress.architecture]:
             theirs["problem_type"] = theirs.get("problem_type") or "regression"
-    _remark_on_pooling(path)
+    _warn_about_pooling(path)
     return theirs
 
 
-def longest_text(path: Path, positions: Any) -> Any:
-    """What sentence-transformers cuts texts to, if it is one of its folders, or what positions allow."""
+def max_text_length(path: Path, positions: Any) -> Any:
+    """Maximum length of sentence-transformers, if it is one of its folders, or the number of positions."""
     name = path / "sentence_bert_config.json"
-    said = read_json(name).get("max_seq_length") if name.is_file() else None
-    return min(said, positions) if type(said) is int and type(positions) is int else positions
+    max_length = read_json(name).get("max_seq_length") if name.is_file() else None
+    return min(max_length, positions) if type(max_length) is int and type(positions) is int else positions
 
 
-def _remark_on_pooling(path: Path) -> None:
+def _warn_about_pooling(path: Path) -> None:
     name = path / "1_Pooling" / "config.json"
-    said = read_json(name) if name.is_file() else {}
-    others = sorted(key for key, value in said.items() if key.startswith("pooling_mode_") and value is True)
+    settings = read_json(name) if name.is_file() else {}
+    others = sorted(key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True)
     if others not in ([], ["pooling_mode_mean_tokens"]):
         message = (
             f"{path}: its vectors are not means over tokens ({', '.join(others)}); those that a student learns from are"
@@ -119,10 +120,10 @@ def _remark_on_pooling(path: Path) -> None:
         warnings.warn(message, stacklevel=4)
 
 
-def _settings(theirs: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The config.json of an ALBERT of that shape."""
-    named = {_DISTILBERT.get(key, key): value for key, value in theirs.items()}
-    settings = _USUAL | {key: value for key, value in named.items() if value is not None}
+def _albert_settings(theirs: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The config.json of an equivalent ALBERT."""
+    named = {_DISTILBERT_SETTINGS.get(key, key): value for key, value in theirs.items()}
+    settings = _DEFAULTS | {key: value for key, value in named.items() if value is not None}
     where, hidden, positions = path / "config.json", settings["hidden_size"], settings["max_position_embeddings"]
     kind = settings.get("position_embedding_type", "absolute")
     if kind != "absolute":
@@ -135,25 +136,25 @@ def _settings(theirs: dict[str, Any], path: Path) -> dict[str, Any]:
         if type(positions) is not int or type(settings["pad_token_id"]) is not int:
             raise CheckpointError(f"{where}: max_position_embeddings and pad_token_id must be whole numbers")
         positions -= settings["pad_token_id"] + 1  # it counts from the one after padding's
-    ours = {"sharing": "none", "max_length": longest_text(path, positions)}
-    shape = {"embedding_size": hidden, "max_position_embeddings": positions, "type_vocab_size": SEGMENTS}
+    ours = {"sharing": "none", "max_length": max_text_length(path, positions)}
+    shape = {"embedding_size": hidden, "max_position_embeddings": positions, "type_vocab_size": SEGMENT_COUNT}
     return settings | shape | {"model_type": "albert", "litebert": ours}
 
 
-def _name(name: str) -> str:
-    for theirs, ours in _NAMES:
+def _albert_name(name: str) -> str:
+    for theirs, ours in _RENAMES:
         name = re.sub(theirs, ours, name)
     return name
 
 
-def _additions(settings: Mapping[str, Any], tensors: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
-    """What an ALBERT has and they have not, such that nothing is computed otherwise."""
+def _missing_tensors(settings: Mapping[str, Any], tensors: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
+    """Tensors that only ALBERT has, with values that do not change the output."""
     hidden = settings["hidden_size"]
-    found = {f"{_PROJECT}.weight": torch.eye(hidden), f"{_PROJECT}.bias": torch.zeros(hidden)}
+    missing = {f"{_PROJECTION}.weight": torch.eye(hidden), f"{_PROJECTION}.bias": torch.zeros(hidden)}
     if kind == "distilbert":
-        found[_SEGMENTS] = torch.zeros(SEGMENTS, hidden)
-    elif _SEGMENTS in tensors and len(tensors[_SEGMENTS]) == 1:  # both texts of a pair are alike to it
-        found[_SEGMENTS] = tensors[_SEGMENTS].expand(SEGMENTS, -1)
-    if kind == "roberta" and _POSITIONS in tensors:
-        found[_POSITIONS] = tensors[_POSITIONS][settings["pad_token_id"] + 1 :]
-    return found
+        missing[_SEGMENT_TABLE] = torch.zeros(SEGMENT_COUNT, hidden)
+    elif _SEGMENT_TABLE in tensors and len(tensors[_SEGMENT_TABLE]) == 1:  # both texts of a pair are alike to it
+        missing[_SEGMENT_TABLE] = tensors[_SEGMENT_TABLE].expand(SEGMENT_COUNT, -1)
+    if kind == "roberta" and _POSITION_TABLE in tensors:
+        missing[_POSITION_TABLE] = tensors[_POSITION_TABLE][settings["pad_token_id"] + 1 :]
+    return missing

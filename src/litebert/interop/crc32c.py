@@ -14,22 +14,22 @@ import numpy as np
 POLYNOMIAL = 0x82F63B78
 CHUNK_BYTES = 1 << 20
 """So much is copied at a time."""
-_ONES = 0xFFFFFFFF
+_ALL_ONES = 0xFFFFFFFF
 _MASK_DELTA = 0xA282EAD8
 
 
 def crc32c(content: bytes | memoryview | np.ndarray) -> int:
     """The check sum of some bytes."""
     whole = np.frombuffer(content, np.uint8)
-    state = _ONES
+    state = _ALL_ONES
     for start in range(0, len(whole), CHUNK_BYTES):
         state = _advance(state, whole[start : start + CHUNK_BYTES])
-    return state ^ _ONES
+    return state ^ _ALL_ONES
 
 
-def masked(checksum: int) -> int:
+def mask_checksum(checksum: int) -> int:
     """As it is stored: a check sum of bytes that hold check sums would be worth less."""
-    return (((checksum >> 15) | (checksum << 17)) + _MASK_DELTA) & _ONES
+    return (((checksum >> 15) | (checksum << 17)) + _MASK_DELTA) & _ALL_ONES
 
 
 def _advance(state: int, chunk: np.ndarray) -> int:
@@ -47,27 +47,27 @@ def _advance(state: int, chunk: np.ndarray) -> int:
     while len(words) > 1:
         if len(words) % 2:
             words = np.concatenate([np.zeros(1, np.uint32), words])
-        words = _moved(words[0::2], level) ^ words[1::2]
+        words = _shift(words[0::2], level) ^ words[1::2]
         level += 1
-    return int(_moved(words, 0)[0])
+    return int(_shift(words, 0)[0])
 
 
-def _moved(words: np.ndarray, level: int) -> np.ndarray:
+def _shift(words: np.ndarray, level: int) -> np.ndarray:
     """The words after 4 * 2**level zeros."""
-    tables = _tables(level)
-    found = tables[0][words & 0xFF]
+    tables = _shift_tables(level)
+    shifted = tables[0][words & 0xFF]
     for place in (1, 2, 3):
-        found ^= tables[place][(words >> np.uint32(8 * place)) & 0xFF]
-    return found
+        shifted ^= tables[place][(words >> np.uint32(8 * place)) & 0xFF]
+    return shifted
 
 
 @lru_cache(maxsize=32)
-def _tables(level: int) -> np.ndarray:
+def _shift_tables(level: int) -> np.ndarray:
     """(4, 256): what each value of each byte becomes."""
     values = np.arange(256, dtype=np.uint32)
     rows = np.stack([values << np.uint32(8 * place) for place in range(4)])
     if level:
-        return _moved(_moved(rows.reshape(-1), level - 1), level - 1).reshape(4, 256)
+        return _shift(_shift(rows.reshape(-1), level - 1), level - 1).reshape(4, 256)
     for _ in range(4):
         rows = _byte_table()[rows & 0xFF] ^ (rows >> np.uint32(8))
     return rows

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import re
 
-WORDS = "bert/embeddings/word_embeddings"
-SECOND = "bert/embeddings/word_embeddings_2"
+WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
+SECOND_EMBEDDINGS = "bert/embeddings/word_embeddings_2"
 """albert_zh's matrix from the small embeddings of tokens, and of these alone, to the hidden size."""
-PROJECT = "albert.encoder.embedding_hidden_mapping_in"
+PROJECTION = "albert.encoder.embedding_hidden_mapping_in"
 
-_OUTSIDE = {
-    WORDS: "albert.embeddings.word_embeddings",
+_NON_LAYER_NAMES = {
+    WORD_EMBEDDINGS: "albert.embeddings.word_embeddings",
     "bert/embeddings/position_embeddings": "albert.embeddings.position_embeddings",
     "bert/embeddings/token_type_embeddings": "albert.embeddings.token_type_embeddings",
     "bert/embeddings/LayerNorm": "albert.embeddings.LayerNorm",
-    "bert/encoder/embedding_hidden_mapping_in": PROJECT,
+    "bert/encoder/embedding_hidden_mapping_in": PROJECTION,
     "bert/pooler/dense": "albert.pooler",
     "cls/predictions/transform/dense": "predictions.dense",
     "cls/predictions/transform/LayerNorm": "predictions.LayerNorm",
@@ -28,7 +28,7 @@ _OUTSIDE = {
     "": "classifier",
 }
 """Outside of the layers, Google's stems and transformers'."""
-_LAYER = {
+_LAYER_NAMES = {
     "attention_1/self/query": "attention.query",
     "attention_1/self/key": "attention.key",
     "attention_1/self/value": "attention.value",
@@ -39,7 +39,7 @@ _LAYER = {
     "LayerNorm_1": "full_layer_layer_norm",
 }
 """Within a layer."""
-_BERT_LAYER = {
+_BERT_LAYER_NAMES = {
     "attention/self/query": "attention.query",
     "attention/self/key": "attention.key",
     "attention/self/value": "attention.value",
@@ -50,43 +50,47 @@ _BERT_LAYER = {
     "output/LayerNorm": "full_layer_layer_norm",
 }
 """The same as BERT and albert_zh say it."""
-_ONLY_READ = {"cls/predictions/decoder": "predictions.decoder", "classifier": "classifier", "qa_outputs": "qa_outputs"}
-_PARTS = {
+_READ_ONLY_NAMES = {
+    "cls/predictions/decoder": "predictions.decoder",
+    "classifier": "classifier",
+    "qa_outputs": "qa_outputs",
+}
+_LEAF_NAMES = {
     "kernel": "weight", "gamma": "weight", "output_weights": "weight", "weight": "weight",
     "bias": "bias", "beta": "bias", "output_bias": "bias",
 }  # fmt: skip
-_FREE = ("cls/predictions", "cls/seq_relationship", "cls/squad", "")
+_OUTPUT_STEMS = ("cls/predictions", "cls/seq_relationship", "cls/squad", "")
 """Stems of variables that stand in no layer of TensorFlow's."""
-_IN_GROUP = re.compile(r"bert/encoder/transformer/group_(\d{1,4})/inner_group_(\d{1,4})/(.*)")
-_IN_LAYER = re.compile(r"bert/encoder/layer_(shared|\d{1,4})/(.*)")
-_THEIRS = re.compile(r"albert\.encoder\.albert_layer_groups\.(\d+)\.albert_layers\.(\d+)\.(.*)")
+_GROUP_PATTERN = re.compile(r"bert/encoder/transformer/group_(\d{1,4})/inner_group_(\d{1,4})/(.*)")
+_LAYER_PATTERN = re.compile(r"bert/encoder/layer_(shared|\d{1,4})/(.*)")
+_HUGGINGFACE_PATTERN = re.compile(r"albert\.encoder\.albert_layer_groups\.(\d+)\.albert_layers\.(\d+)\.(.*)")
 
 
 def to_huggingface(name: str) -> tuple[str, bool] | None:
     """transformers' name of a tensor, and whether it must be transposed; None: no such part of an ALBERT is known."""
     stem, _, leaf = name.rpartition("/")
-    if leaf not in _PARTS or (not stem and not leaf.startswith("output_")):
+    if leaf not in _LEAF_NAMES or (not stem and not leaf.startswith("output_")):
         stem, leaf = name, "weight"
-    known = _stem(stem)
-    return None if known is None else (f"{known}.{_PARTS[leaf]}", leaf == "kernel")
+    known = _huggingface_stem(stem)
+    return None if known is None else (f"{known}.{_LEAF_NAMES[leaf]}", leaf == "kernel")
 
 
 def to_google(name: str) -> tuple[str, bool] | None:
     """Google's name of a tensor, and whether it must be transposed; None: Google's code has no place for it."""
     stem, _, part = name.rpartition(".")
-    inside = _THEIRS.fullmatch(stem)
+    inside = _HUGGINGFACE_PATTERN.fullmatch(stem)
     if inside is None:
-        known = next((google for google, theirs in _OUTSIDE.items() if theirs == stem), None)
+        known = next((google for google, theirs in _NON_LAYER_NAMES.items() if theirs == stem), None)
     else:
         group, inner, rest = inside.groups()
-        own = next((google for google, theirs in _LAYER.items() if theirs == rest), None)
+        own = next((google for google, theirs in _LAYER_NAMES.items() if theirs == rest), None)
         known = own and f"bert/encoder/transformer/group_{group}/inner_group_{inner}/{own}"
     if known is None:
         return None
     if known.endswith("_embeddings"):
         return known, False
     is_weight = part == "weight"
-    if known in _FREE:
+    if known in _OUTPUT_STEMS:
         leaf = "output_weights" if is_weight else "output_bias"
     elif "LayerNorm" in known:
         leaf = "gamma" if is_weight else "beta"
@@ -95,23 +99,23 @@ def to_google(name: str) -> tuple[str, bool] | None:
     return f"{known}/{leaf}".lstrip("/"), leaf == "kernel"
 
 
-def with_slashes(name: str) -> str:
+def tensorflow_spelling(name: str) -> str:
     """A name of lonePatient's PyTorch code as TensorFlow spells it."""
     name = re.sub(r"(group|layer)/(\d+)", r"\1_\2", name.replace(".", "/"))
     return re.sub(r"(/inner_group_\d+/)(attention|ffn)/", r"\1\2_1/", name)
 
 
-def is_lone_patients(name: str) -> bool:
+def is_lonepatient_name(name: str) -> bool:
     return name.startswith(("bert.encoder.transformer.group.", "bert.encoder.layer_shared."))
 
 
-def _stem(stem: str) -> str | None:
-    if inside := _IN_GROUP.fullmatch(stem):
+def _huggingface_stem(stem: str) -> str | None:
+    if inside := _GROUP_PATTERN.fullmatch(stem):
         group, inner, rest = inside.groups()
-        known = _LAYER.get(rest)
-    elif inside := _IN_LAYER.fullmatch(stem):
+        known = _LAYER_NAMES.get(rest)
+    elif inside := _LAYER_PATTERN.fullmatch(stem):
         number, rest = inside.groups()
-        group, inner, known = ("0" if number == "shared" else number), "0", _BERT_LAYER.get(rest)
+        group, inner, known = ("0" if number == "shared" else number), "0", _BERT_LAYER_NAMES.get(rest)
     else:
-        return _OUTSIDE.get(stem) or _ONLY_READ.get(stem)
+        return _NON_LAYER_NAMES.get(stem) or _READ_ONLY_NAMES.get(stem)
     return known and f"albert.encoder.albert_layer_groups.{int(group)}.albert_layers.{int(inner)}.{known}"

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from litebert.errors import CheckpointError, ConfigError
 from litebert.files import HASH_FILE, atomic_path, file_sha256, read_json, write_json
-from litebert.interop.sentence_transformers import read_map, write_modules
-from litebert.interop.weights import in_eight_bits
+from litebert.interop.sentence_transformers import read_sentence_map, write_modules
+from litebert.interop.weights import quantize_tensors
 from litebert.model import Albert, AlbertConfig, Encoder, pretraining_heads
 from litebert.model.backends.int8 import range_names
 from litebert.model.backends.onednn_int8 import ActivationRanges
@@ -30,11 +30,11 @@ from litebert.tasks.mask import Mask
 from litebert.tokenizer import Tokenizer
 from litebert.tokenizer.core import TOKENIZER_FILES
 
-OURS = ("sharing", "relative_attention_distance", "depth_embedding", "lora_rank")
+LITEBERT_SETTINGS = ("sharing", "relative_attention_distance", "depth_embedding", "lora_rank")
 """Settings transformers does not know; in config.json they stand under `litebert`."""
-KINDS = ("albert", "litebert")
+ALBERT_TYPES = ("albert", "litebert")
 """What config.json calls an ALBERT."""
-BERTS = ("bert", "roberta", "distilbert")
+BERT_TYPES = ("bert", "roberta", "distilbert")
 """What `bert.py` reads."""
 
 _ATTENTION = {"out": "attention.dense", "norm": "attention.LayerNorm"}
@@ -63,9 +63,9 @@ _HEADS = {
     "answer": {"linear": "qa_outputs"},
 }
 """Parts of our heads that transformers knows, and what it calls them."""
-_OWN_HEAD = "litebert_heads"
+_LITEBERT_HEADS_PREFIX = "litebert_heads"
 """The rest of them stand under this name, and the folder is one that transformers refuses."""
-_TIED = {
+_TIED_TENSORS = {
     "predictions.decoder.weight": "encoder.word_embeddings.weight",
     "predictions.decoder.bias": "heads.mlm.bias",
 }
@@ -95,12 +95,12 @@ class Folder:
         return self.tokenizer
 
 
-def assembled(
+def assemble_folder(
     path: Path, settings: dict[str, Any], tensors: dict[str, Tensor], tokenizer: Tokenizer | None = None
 ) -> Folder:
     """What a folder holds, from its config.json and its weights by their current names; the tokenizer is read too,
     unless it is given."""
-    model, task = weights_of(path, settings, tensors)
+    model, task = build_model(path, settings, tensors)
     config = model.config
     if task is not None:
         task.load_extra_files(path)
@@ -114,19 +114,22 @@ def assembled(
     max_length = settings.get("litebert", {}).get("max_length", config.max_position_embeddings)
     if not isinstance(max_length, int) or not 8 <= max_length <= config.max_position_embeddings:
         raise CheckpointError(f"{path / 'config.json'}: litebert.max_length={max_length!r} must fit the model")
-    sentence_map, int8 = read_map(path, config.hidden_size, tokenizer), _ranges_of(settings, model.encoder, path)
+    sentence_map, int8 = (
+        read_sentence_map(path, config.hidden_size, tokenizer),
+        _parse_ranges(settings, model.encoder, path),
+    )
     return Folder(model, tokenizer, task, max_length, sentence_map, int8)
 
 
-def weights_of(
+def build_model(
     path: Path, settings: dict[str, Any], tensors: dict[str, Tensor]
 ) -> tuple[Albert, Task[Any, Any] | None]:
     """The model of these settings with these weights, and its task."""
-    config = config_from(settings, path)
-    task, heads = _heads_for(settings, config, tensors)
+    config = parse_config(settings, path)
+    task, heads = _build_heads(settings, config, tensors)
     with torch.device("meta"):  # shapes without memory: nothing is allocated for a file that does not fit
         model = Albert(config, heads)
-    model.load_state_dict(_assemble(model, tensors, path), assign=True)
+    model.load_state_dict(_build_state_dict(model, tensors, path), assign=True)
     return model.eval(), task
 
 
@@ -136,22 +139,22 @@ def save_folder(path: Path, folder: Folder, half: bool = False) -> None:
     With `half` weights are rounded to bfloat16: half the bytes, loaded as float32 all the same. Eight bits are read by
     litebert alone. config.json comes last: a folder without it is unfinished.
     """
-    tensors = {name: tensor.bfloat16() if half else tensor for name, tensor in tensors_of(folder.model)}
+    tensors = {name: tensor.bfloat16() if half else tensor for name, tensor in named_tensors(folder.model)}
     if folder.int8 is not None:
-        tensors = dict(in_eight_bits(tensors))
+        tensors = dict(quantize_tensors(tensors))
     if folder.tokenizer is not None:
         folder.tokenizer.save(path, folder.max_length)
     if folder.task is not None:
         folder.task.save_extra_files(path)
     _write_tensors(path, tensors)
     write_modules(path, folder.model.config, folder.max_length, folder.tokenizer, folder.sentence_map, half)
-    write_json(path / "config.json", settings_of(folder))
+    write_json(path / "config.json", config_dict(folder))
 
 
 def save_weights(path: Path, model: Albert, task: Task[Any, Any] | None) -> None:
     """Write the weights and the settings of a model whose vocabulary nobody has; one can be put beside them later."""
-    _write_tensors(path, dict(tensors_of(model)))
-    write_json(path / "config.json", settings_of_weights(model, task, model.config.max_position_embeddings))
+    _write_tensors(path, dict(named_tensors(model)))
+    write_json(path / "config.json", model_config_dict(model, task, model.config.max_position_embeddings))
 
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -170,32 +173,32 @@ def read_settings(folder: Path) -> dict[str, Any]:
         )
     settings = read_json(path)
     kind = settings.get("model_type", "albert" if "embedding_size" in settings else None)
-    if kind not in KINDS:
+    if kind not in ALBERT_TYPES:
         raise CheckpointError(
             f"{path}: model_type={kind!r} is not an ALBERT ('albert' or 'litebert'); give an ALBERT's folder"
-            + ("" if kind not in BERTS else ", or make one of it: litebert distill --from-bert")
+            + ("" if kind not in BERT_TYPES else ", or make one of it: litebert distill --from-bert")
         )
     return settings
 
 
-def config_from(settings: dict[str, Any], folder: Path) -> AlbertConfig:
+def parse_config(settings: dict[str, Any], folder: Path) -> AlbertConfig:
     """The model that settings describe; a complaint names config.json of the folder, or the file that is given."""
     where = folder if folder.is_file() else folder / "config.json"
-    known = {field.name for field in fields(AlbertConfig)} - set(OURS)
+    known = {field.name for field in fields(AlbertConfig)} - set(LITEBERT_SETTINGS)
     ours = settings.get("litebert", {})
     if not isinstance(ours, dict):
         raise CheckpointError(f"{where}: 'litebert' must be an object; save the model again")
     chosen = {key: value for key, value in settings.items() if key in known and value is not None}
-    chosen |= {key: value for key, value in ours.items() if key in known or key in OURS}
+    chosen |= {key: value for key, value in ours.items() if key in known or key in LITEBERT_SETTINGS}
     try:
         return AlbertConfig(**chosen)
     except (ConfigError, TypeError) as error:
         raise CheckpointError(f"{where}: {error}") from error
 
 
-def settings_of(folder: Folder) -> dict[str, Any]:
+def config_dict(folder: Folder) -> dict[str, Any]:
     """What config.json says."""
-    settings = settings_of_weights(folder.model, folder.task, folder.max_length)
+    settings = model_config_dict(folder.model, folder.task, folder.max_length)
     if folder.sentence_map is not None and folder.sentence_map.passes > 1:
         settings["output_hidden_states"] = True  # which sentence-transformers reads
     if folder.int8 is not None:
@@ -207,11 +210,11 @@ def settings_of(folder: Folder) -> dict[str, Any]:
     return settings | ids
 
 
-def settings_of_weights(model: Albert, task: Task[Any, Any] | None, max_length: int) -> dict[str, Any]:
+def model_config_dict(model: Albert, task: Task[Any, Any] | None, max_length: int) -> dict[str, Any]:
     """What config.json says of a model without its vocabulary."""
     config = model.config
-    settings = {key: value for key, value in config.to_dict().items() if key not in OURS}
-    ours: dict[str, Any] = {key: getattr(config, key) for key in OURS} | {"max_length": max_length}
+    settings = {key: value for key, value in config.to_dict().items() if key not in LITEBERT_SETTINGS}
+    ours: dict[str, Any] = {key: getattr(config, key) for key in LITEBERT_SETTINGS} | {"max_length": max_length}
     if config.sharing != "all":
         ours["num_hidden_groups"] = config.num_hidden_groups
         settings["num_hidden_groups"] = config.num_hidden_layers
@@ -220,7 +223,7 @@ def settings_of_weights(model: Albert, task: Task[Any, Any] | None, max_length: 
         settings |= task.settings()
     # transformers would load these and ignore what makes them different, so it must not know them
     expressible = not (config.relative_attention_distance or config.depth_embedding or config.lora_rank)
-    expressible = expressible and not any(theirs.startswith(_OWN_HEAD) for _, theirs, _ in name_map(model))
+    expressible = expressible and not any(theirs.startswith(_LITEBERT_HEADS_PREFIX) for _, theirs, _ in name_map(model))
     return settings | {
         "model_type": "albert" if expressible else "litebert",
         "architectures": [_architecture(model, task)],
@@ -229,7 +232,7 @@ def settings_of_weights(model: Albert, task: Task[Any, Any] | None, max_length: 
     }
 
 
-def tensors_of(model: Albert) -> Iterator[tuple[str, Tensor]]:
+def named_tensors(model: Albert) -> Iterator[tuple[str, Tensor]]:
     """Every tensor under its Hugging Face name."""
     states = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     for ours, theirs, part in name_map(model):
@@ -238,22 +241,22 @@ def tensors_of(model: Albert) -> Iterator[tuple[str, Tensor]]:
             yield theirs, tensor.clone()  # safetensors takes no two names for one memory
 
 
-def _ranges_of(settings: dict[str, Any], encoder: Encoder, folder: Path) -> ActivationRanges | None:
-    found = settings.get("litebert", {}).get("int8")
-    if found is None:
+def _parse_ranges(settings: dict[str, Any], encoder: Encoder, folder: Path) -> ActivationRanges | None:
+    ranges = settings.get("litebert", {}).get("int8")
+    if ranges is None:
         return None
-    fits = isinstance(found, dict) and set(found) in (set(), set(range_names(encoder)))
-    if not fits or not all(_is_range(both) for both in found.values()):
+    fits = isinstance(ranges, dict) and set(ranges) in (set(), set(range_names(encoder)))
+    if not fits or not all(_is_range(bounds) for bounds in ranges.values()):
         raise CheckpointError(
             f"{folder / 'config.json'}: litebert.int8 must say between what numbers the inputs of products lie, or "
             "nothing; quantize the model again"
         )
-    return {place: (float(least), float(largest)) for place, (least, largest) in found.items()}
+    return {place: (float(least), float(largest)) for place, (least, largest) in ranges.items()}
 
 
-def _is_range(both: Any) -> bool:
-    numbers = isinstance(both, list) and len(both) == 2 and all(type(one) in (int, float) for one in both)
-    return numbers and -math.inf < both[0] <= both[1] < math.inf
+def _is_range(bounds: Any) -> bool:
+    numbers = isinstance(bounds, list) and len(bounds) == 2 and all(type(bound) in (int, float) for bound in bounds)
+    return numbers and -math.inf < bounds[0] <= bounds[1] < math.inf
 
 
 def name_map(model: Albert) -> Iterator[tuple[str, str, int | None]]:
@@ -285,11 +288,11 @@ def name_map(model: Albert) -> Iterator[tuple[str, str, int | None]]:
         for name in module.state_dict():
             own, _, rest = name.partition(".")
             known = _HEADS.get(head, {}).get(own)
-            theirs = f"{_OWN_HEAD}.{head}.{name}" if known is None else f"{known}.{rest}".rstrip(".")
+            theirs = f"{_LITEBERT_HEADS_PREFIX}.{head}.{name}" if known is None else f"{known}.{rest}".rstrip(".")
             yield f"heads.{head}.{name}", theirs, None
 
 
-def _assemble(model: Albert, tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
+def _build_state_dict(model: Albert, tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
     """The model's state from the file's tensors; refuses what is missing, misshapen, contradictory or left over."""
     shapes = {name: state.shape for name, state in model.state_dict().items()}
     pieces: dict[str, dict[int, Tensor]] = {}
@@ -315,7 +318,7 @@ def _assemble(model: Albert, tensors: dict[str, Tensor], folder: Path) -> dict[s
                 "set litebert.sharing to 'none' in config.json"
             )
     if set(missing) == {"albert.pooler.weight", "albert.pooler.bias"}:
-        pieces |= {f"encoder.{name}": {0: tensor} for name, tensor in _new_pooler(model.config).items()}
+        pieces |= {f"encoder.{name}": {0: tensor} for name, tensor in _initial_pooler(model.config).items()}
         missing = []
     if missing:
         raise CheckpointError(
@@ -323,7 +326,7 @@ def _assemble(model: Albert, tensors: dict[str, Tensor], folder: Path) -> dict[s
             "the file is incomplete or of another model: download it again"
         )
     state = {name: torch.cat([parts[i] for i in sorted(parts)]).float() for name, parts in pieces.items()}
-    _check_rest(state, tensors, folder)
+    _check_unused_tensors(state, tensors, folder)
     return state
 
 
@@ -335,7 +338,7 @@ def _refuse_nan(name: str, tensor: Tensor, folder: Path) -> None:
         )
 
 
-def _new_pooler(config: AlbertConfig) -> dict[str, Tensor]:
+def _initial_pooler(config: AlbertConfig) -> dict[str, Tensor]:
     """transformers' masked-LM, tagging and question-answering classes save no pooler: start one, always the same."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.empty(config.hidden_size, config.hidden_size).normal_(
@@ -344,9 +347,9 @@ def _new_pooler(config: AlbertConfig) -> dict[str, Tensor]:
     return {"pooler.weight": weight, "pooler.bias": torch.zeros(config.hidden_size)}
 
 
-def _check_rest(state: dict[str, Tensor], tensors: dict[str, Tensor], folder: Path) -> None:
+def _check_unused_tensors(state: dict[str, Tensor], tensors: dict[str, Tensor], folder: Path) -> None:
     """What the file holds beyond the model: copies of the tied table are fine, another head is lost with a warning."""
-    for copy, original in _TIED.items():
+    for copy, original in _TIED_TENSORS.items():
         tensor = tensors.pop(copy, None)
         if tensor is not None and original in state and not torch.equal(tensor.float(), state[original]):
             raise CheckpointError(
@@ -363,11 +366,11 @@ def _check_rest(state: dict[str, Tensor], tensors: dict[str, Tensor], folder: Pa
         warnings.warn(f"{folder}: litebert has no head for {names}; the encoder is loaded without it", stacklevel=4)
 
 
-def _heads_for(
+def _build_heads(
     settings: dict[str, Any], config: AlbertConfig, tensors: dict[str, Tensor]
 ) -> tuple[Task[Any, Any] | None, dict[str, nn.Module]]:
     """Which heads the file carries, and the task that reads them."""
-    task = taught_task(settings)
+    task = finetuned_task(settings)
     if task is not None and task.head_name == SentenceHead.name:
         return task, {}
     if task is not None:
@@ -383,7 +386,7 @@ def _heads_for(
     return (Mask() if "mlm" in heads else None), heads
 
 
-def taught_task(settings: dict[str, Any]) -> Task[Any, Any] | None:
+def finetuned_task(settings: dict[str, Any]) -> Task[Any, Any] | None:
     """The task that a config.json speaks of, if the model was taught one."""
     architectures = settings.get("architectures") or [""]
     if not isinstance(architectures, list):

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from litebert.errors import CheckpointError, ConfigError
 from litebert.files import atomic_write, read_json, write_json
-from litebert.interop.huggingface import Folder, config_from, settings_of, tensors_of
+from litebert.interop.huggingface import Folder, config_dict, named_tensors, parse_config
 from litebert.interop.keras_weights import (
-    Place,
-    class_places,
-    encoder_places,
-    groups_in_keras,
-    mask_places,
+    TensorLocation,
+    classifier_locations,
+    encoder_locations,
+    keras_group_count,
+    masked_lm_locations,
     read_weights,
     write_weights,
 )
@@ -34,14 +34,14 @@ from litebert.tasks.classify import MAX_CLASSES, Classify
 from litebert.tasks.regress import Regress
 from litebert.tokenizer import Tokenizer
 
-WEIGHTS, TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
-SPIECE = Path("assets") / "tokenizer" / "vocabulary.spm"
-OURS = Path("assets") / "litebert"
+WEIGHTS_FILE, TASK_WEIGHTS_FILE = "model.weights.h5", "task.weights.h5"
+SPIECE_FILE = Path("assets") / "tokenizer" / "vocabulary.spm"
+TOKENIZER_FOLDER = Path("assets") / "litebert"
 """The tokenizer as we save it, with what a SentencePiece model does not say."""
 VERSIONS = {"keras_version": "3.15.1", "keras_hub_version": "0.32.0"}
 """Whose layout this is."""
-EPSILON = 1e-12
-_FIELDS = {
+LAYER_NORM_EPS = 1e-12
+_SETTING_NAMES = {
     "vocabulary_size": "vocab_size",
     "num_layers": "num_hidden_layers",
     "num_heads": "num_attention_heads",
@@ -56,40 +56,40 @@ _FIELDS = {
 }
 """Theirs to ours."""
 _REQUIRED = ("vocabulary_size", "num_layers", "num_heads", "embedding_dim", "hidden_dim", "intermediate_dim")
-_BACKBONE, _MASK, _CLASSES = "AlbertBackbone", "AlbertMaskedLM", "AlbertTextClassifier"
-_TASKS = {"mlm": _MASK, "classify": _CLASSES}
+_BACKBONE, _MASKED_LM, _CLASSIFIER = "AlbertBackbone", "AlbertMaskedLM", "AlbertTextClassifier"
+_HEAD_CLASSES = {"mlm": _MASKED_LM, "classify": _CLASSIFIER}
 """Our heads that keras-hub has a class for."""
-_FORMER = {"AlbertClassifier": _CLASSES}
-_LINEAR = {"linear.weight", "linear.bias"}
+_OLD_CLASS_NAMES = {"AlbertClassifier": _CLASSIFIER}
+_LINEAR_HEAD_TENSORS = {"linear.weight", "linear.bias"}
 """Of a head without a body: one matrix."""
 
 
 def is_keras(path: Path) -> bool:
     """Is it a preset of keras-hub, or a file of weights as Keras 3 writes them?"""
     if path.is_dir():
-        return (path / WEIGHTS).is_file() or (path / TASK_WEIGHTS).is_file()
+        return (path / WEIGHTS_FILE).is_file() or (path / TASK_WEIGHTS_FILE).is_file()
     return path.name.endswith(".weights.h5")
 
 
 def read_preset(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Its settings as a config.json of ours would say them, and its weights by Hugging Face's names."""
-    folder, weights = (path, path / WEIGHTS) if path.is_dir() else (path.parent, path)
+    folder, weights = (path, path / WEIGHTS_FILE) if path.is_dir() else (path.parent, path)
     settings = _read_settings(folder)
-    config = config_from(settings, folder)
-    tensors = read_weights(weights, encoder_places(config), beside_table=True)
+    config = parse_config(settings, folder)
+    tensors = read_weights(weights, encoder_locations(config), beside_table=True)
     if path.is_dir():
         tensors |= _read_head(folder, settings, config)
     return settings, tensors
 
 
-def places_in(settings: dict[str, Any], tensors: dict[str, Tensor], folder: Path) -> Iterator[Place]:
+def tensor_locations(settings: dict[str, Any], tensors: dict[str, Tensor], folder: Path) -> Iterator[TensorLocation]:
     """Where in the files each of these weights stands."""
-    config = config_from(settings, folder)
-    yield from encoder_places(config)
+    config = parse_config(settings, folder)
+    yield from encoder_locations(config)
     if "predictions.bias" in tensors:
-        yield from mask_places(config)
+        yield from masked_lm_locations(config)
     if "classifier.bias" in tensors:
-        yield from class_places(config, len(tensors["classifier.bias"]))
+        yield from classifier_locations(config, len(tensors["classifier.bias"]))
 
 
 def write_keras(path: Path, folder: Folder) -> list[str]:
@@ -97,26 +97,28 @@ def write_keras(path: Path, folder: Folder) -> list[str]:
 
     Returns what of the model it has no place for. config.json comes last: a folder without it is unfinished.
     """
-    config, kept = folder.model.config, _what_keras_holds(folder)
+    config, expressible = folder.model.config, _drop_unsupported_heads(folder)
     _check_expressible(config)
-    tensors = dict(tensors_of(kept.model))
+    tensors = dict(named_tensors(expressible.model))
     has_pieces = _write_tokenizer(path, folder)
-    count = write_weights(path / WEIGHTS, encoder_places(config), tensors)
-    _write_task(path, kept, tensors, has_pieces)
+    count = write_weights(path / WEIGHTS_FILE, encoder_locations(config), tensors)
+    _write_task(path, expressible, tensors, has_pieces)
     saved = datetime.now(timezone.utc).strftime("%Y-%m-%d@%H:%M:%S")
     write_json(path / "metadata.json", VERSIONS | {"parameter_count": count, "date_saved": saved})
-    write_json(path / "config.json", _backbone(config) | {"litebert": settings_of(kept)})
-    return list(_left_out(folder, kept, has_pieces))
+    write_json(path / "config.json", _backbone(config) | {"litebert": config_dict(expressible)})
+    return list(_list_left_out(folder, expressible, has_pieces))
 
 
 def keras_settings(config: AlbertConfig) -> dict[str, Any]:
     """What AlbertBackbone is made with."""
-    return {theirs: getattr(config, ours) for theirs, ours in _FIELDS.items()} | {"num_groups": groups_in_keras(config)}
+    return {theirs: getattr(config, ours) for theirs, ours in _SETTING_NAMES.items()} | {
+        "num_groups": keras_group_count(config)
+    }
 
 
 def _check_expressible(config: AlbertConfig) -> None:
     """keras-hub would load these and compute something else."""
-    plain = {"hidden_act": "gelu_new", "layer_norm_eps": EPSILON, "relative_attention_distance": 0,
+    plain = {"hidden_act": "gelu_new", "layer_norm_eps": LAYER_NORM_EPS, "relative_attention_distance": 0,
              "depth_embedding": False, "lora_rank": 0}  # fmt: skip
     for name, only in plain.items():
         value = getattr(config, name)
@@ -127,17 +129,21 @@ def _check_expressible(config: AlbertConfig) -> None:
             )
 
 
-def _what_keras_holds(folder: Folder) -> Folder:
+def _drop_unsupported_heads(folder: Folder) -> Folder:
     """The model with the one head that a preset can have: that for hidden words, or a matrix over the pooled vector."""
     heads = folder.model.heads
-    kept = [name for name in _TASKS if name in heads and (name == "mlm" or set(heads[name].state_dict()) == _LINEAR)]
-    model = folder.model.with_heads({name: heads[name] for name in kept[:1]})
-    return replace(folder, model=model, task=folder.task if kept else None, sentence_map=None, int8=None)
+    head_names = [
+        name
+        for name in _HEAD_CLASSES
+        if name in heads and (name == "mlm" or set(heads[name].state_dict()) == _LINEAR_HEAD_TENSORS)
+    ]
+    model = folder.model.with_heads({name: heads[name] for name in head_names[:1]})
+    return replace(folder, model=model, task=folder.task if head_names else None, sentence_map=None, int8=None)
 
 
-def _left_out(folder: Folder, kept: Folder, has_pieces: bool) -> Iterator[str]:
-    yield from (f"the head {name!r}" for name in folder.model.heads if name not in kept.model.heads)
-    if "mlm" in kept.model.heads:
+def _list_left_out(folder: Folder, expressible: Folder, has_pieces: bool) -> Iterator[str]:
+    yield from (f"the head {name!r}" for name in folder.model.heads if name not in expressible.model.heads)
+    if "mlm" in expressible.model.heads:
         yield "1e-12 in the LayerNorm of the head 'mlm': keras-hub has 1e-5 there, so its logits differ a little"
     if folder.sentence_map is not None:
         yield "how vectors of sentences are made from those of tokens"
@@ -150,37 +156,37 @@ def _left_out(folder: Folder, kept: Folder, has_pieces: bool) -> Iterator[str]:
 def _write_tokenizer(path: Path, folder: Folder) -> bool:
     """Ours, and keras-hub's if ours came from a SentencePiece model."""
     tokenizer = folder.required_tokenizer()
-    tokenizer.save(path / OURS, folder.max_length)
+    tokenizer.save(path / TOKENIZER_FOLDER, folder.max_length)
     pieces = tokenizer.spiece
     if pieces is not None:
-        atomic_write(path / SPIECE, pieces)
+        atomic_write(path / SPIECE_FILE, pieces)
         write_json(path / "tokenizer.json", _TOKENIZER)
     else:
         (path / "tokenizer.json").unlink(missing_ok=True)
     return pieces is not None
 
 
-def _write_task(path: Path, kept: Folder, tensors: dict[str, Tensor], has_pieces: bool) -> None:
-    for leftover in ("task.json", "preprocessor.json", TASK_WEIGHTS):  # of a model that was here before
+def _write_task(path: Path, expressible: Folder, tensors: dict[str, Tensor], has_pieces: bool) -> None:
+    for leftover in ("task.json", "preprocessor.json", TASK_WEIGHTS_FILE):  # of a model that was here before
         (path / leftover).unlink(missing_ok=True)
-    for head in kept.model.heads:
-        name, config = _TASKS[head], kept.model.config
-        classes = {"num_classes": len(tensors["classifier.bias"])} if name == _CLASSES else {}
-        write_weights(path / TASK_WEIGHTS, _head_places(config, name, *classes.values()), tensors)
+    for head in expressible.model.heads:
+        name, config = _HEAD_CLASSES[head], expressible.model.config
+        classes = {"num_classes": len(tensors["classifier.bias"])} if name == _CLASSIFIER else {}
+        write_weights(path / TASK_WEIGHTS_FILE, _head_locations(config, name, *classes.values()), tensors)
         preprocessor = None
         if has_pieces:
-            length = {"sequence_length": kept.max_length}
-            preprocessor = _object(f"{name}Preprocessor", {"tokenizer": _TOKENIZER} | length)
+            length = {"sequence_length": expressible.max_length}
+            preprocessor = _keras_object(f"{name}Preprocessor", {"tokenizer": _TOKENIZER} | length)
             write_json(path / "preprocessor.json", preprocessor)
         chosen = {"backbone": _backbone(config), "preprocessor": preprocessor} | classes
-        write_json(path / "task.json", _object(name, chosen))
+        write_json(path / "task.json", _keras_object(name, chosen))
 
 
-def _head_places(config: AlbertConfig, name: str, classes: int = 0) -> Iterator[Place]:
-    return mask_places(config) if name == _MASK else class_places(config, classes)
+def _head_locations(config: AlbertConfig, name: str, classes: int = 0) -> Iterator[TensorLocation]:
+    return masked_lm_locations(config) if name == _MASKED_LM else classifier_locations(config, classes)
 
 
-def _object(name: str, config: dict[str, Any]) -> dict[str, Any]:
+def _keras_object(name: str, config: dict[str, Any]) -> dict[str, Any]:
     """As Keras writes an object of a class of keras-hub."""
     module = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()  # AlbertMaskedLM stands in albert_masked_lm
     return {
@@ -191,11 +197,11 @@ def _object(name: str, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_TOKENIZER = _object("AlbertTokenizer", {"config_file": "tokenizer.json", "proto": None})
+_TOKENIZER = _keras_object("AlbertTokenizer", {"config_file": "tokenizer.json", "proto": None})
 
 
 def _backbone(config: AlbertConfig) -> dict[str, Any]:
-    return _object(_BACKBONE, keras_settings(config))
+    return _keras_object(_BACKBONE, keras_settings(config))
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:
@@ -215,17 +221,17 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     if missing:
         raise CheckpointError(f"{where}: does not say {', '.join(missing)}; download or save the preset again")
     if "litebert" not in content:
-        settings = {ours: chosen[theirs] for theirs, ours in _FIELDS.items() if theirs in chosen}
+        settings = {ours: chosen[theirs] for theirs, ours in _SETTING_NAMES.items() if theirs in chosen}
         return settings | {"model_type": "albert", "attention_probs_dropout_prob": chosen.get("dropout", 0.0)}
-    return _own_settings(content["litebert"], chosen, folder)
+    return _litebert_settings(content["litebert"], chosen, folder)
 
 
-def _own_settings(ours: Any, chosen: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _litebert_settings(ours: Any, chosen: dict[str, Any], folder: Path) -> dict[str, Any]:
     """What we wrote beside Keras's settings, if it still speaks of the same model."""
     where = folder / "config.json"
     if not isinstance(ours, dict):
         raise CheckpointError(f"{where}: 'litebert' must be an object; delete it, or convert the model again")
-    for name, value in keras_settings(config_from(ours, folder)).items():
+    for name, value in keras_settings(parse_config(ours, folder)).items():
         if chosen.get(name, value) != value:
             raise CheckpointError(
                 f"{where}: {name}={chosen[name]!r}, but 'litebert' there means {value!r}; delete what is wrong"
@@ -235,7 +241,7 @@ def _own_settings(ours: Any, chosen: dict[str, Any], folder: Path) -> dict[str, 
 
 def _read_head(folder: Path, settings: dict[str, Any], config: AlbertConfig) -> dict[str, Tensor]:
     """The head's tensors; settings learn which task it is for, unless they know."""
-    path, weights = folder / "task.json", folder / TASK_WEIGHTS
+    path, weights = folder / "task.json", folder / TASK_WEIGHTS_FILE
     if not weights.is_file():
         return {}
     if not path.is_file():
@@ -246,23 +252,23 @@ def _read_head(folder: Path, settings: dict[str, Any], config: AlbertConfig) -> 
         )
         return {}
     content = read_json(path)
-    name = _FORMER.get(str(content.get("class_name")), content.get("class_name"))
-    if name == _MASK:
-        return read_weights(weights, mask_places(config))
+    name = _OLD_CLASS_NAMES.get(str(content.get("class_name")), content.get("class_name"))
+    if name == _MASKED_LM:
+        return read_weights(weights, masked_lm_locations(config))
     chosen = content.get("config")
     classes = chosen.get("num_classes") if isinstance(chosen, dict) else None
-    if name != _CLASSES or type(classes) is not int or not 1 <= classes <= MAX_CLASSES:
+    if name != _CLASSIFIER or type(classes) is not int or not 1 <= classes <= MAX_CLASSES:
         warnings.warn(f"{path}: litebert has no head for {name}; the encoder is read without it", stacklevel=3)
         return {}
     if "architectures" not in settings:
         settings |= {"architectures": [Classify.architecture], "num_labels": classes}
         if classes == 1:
             settings["problem_type"] = Regress.problem_types[0]
-    return read_weights(weights, class_places(config, classes))
+    return read_weights(weights, classifier_locations(config, classes))
 
 
 def preset_tokenizer(folder: Path) -> Tokenizer | None:
     """Ours, if the preset is ours; else its SentencePiece model; else none."""
-    if (folder / OURS).is_dir():
-        return Tokenizer.load(folder / OURS)
-    return Tokenizer.from_spiece(folder / SPIECE) if (folder / SPIECE).is_file() else None
+    if (folder / TOKENIZER_FOLDER).is_dir():
+        return Tokenizer.load(folder / TOKENIZER_FOLDER)
+    return Tokenizer.from_spiece(folder / SPIECE_FILE) if (folder / SPIECE_FILE).is_file() else None

@@ -26,24 +26,24 @@ from litebert.files import atomic_path
 from litebert.interop.weights import WEIGHT_LIMIT_BYTES
 from litebert.model import AlbertConfig
 
-MAX_DEPTH = 12
+MAX_GROUP_DEPTH = 12
 """Groups within groups; keras-hub's have eight."""
 MAX_ENTRIES = 100_000
 """Groups and variables of one file; those of the largest ALBERT have a few hundred."""
 BFLOAT16 = "bfloat16"
-_TABLE = "reversible_embedding/vars/0"
+_TOKEN_TABLE = "reversible_embedding/vars/0"
 """Of tokens: beside it stand the others of the encoder."""
-_OPTIMIZER = "optimizer/"
+_OPTIMIZER_PREFIX = "optimizer/"
 """Below it stands what training had come to."""
-_BLOCK = {
+_LAYER_NORM_NAMES = {
     "_self_attention_layer_norm": "attention.LayerNorm",
     "_feedforward_layer_norm": "full_layer_layer_norm",
 }
-_SPLIT = ("query", "key", "value")
+_ATTENTION_INPUTS = ("query", "key", "value")
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorLocation:
     """Where Keras keeps a tensor."""
 
     theirs: str
@@ -64,83 +64,87 @@ class Place:
         return tensor if self.ours.endswith("embeddings.weight") else tensor.flatten()
 
 
-def groups_in_keras(config: AlbertConfig) -> int:
+def keras_group_count(config: AlbertConfig) -> int:
     """How many groups of layers keras-hub must have: one per layer where it cannot say what is shared."""
     even = config.num_hidden_layers % config.num_hidden_groups == 0
     return config.num_hidden_groups if config.sharing == "all" and even else config.num_hidden_layers
 
 
-def encoder_places(config: AlbertConfig) -> Iterator[Place]:
+def encoder_locations(config: AlbertConfig) -> Iterator[TensorLocation]:
     """Every tensor of the encoder, the pooler among them. One that several groups share appears once for each."""
     small, hidden = config.embedding_size, config.hidden_size
     embeddings = {
-        _TABLE: ("word", config.vocab_size),
+        _TOKEN_TABLE: ("word", config.vocab_size),
         "position_embedding/vars/0": ("position", config.max_position_embeddings),
         "embedding/vars/0": ("token_type", config.type_vocab_size),
     }
     for theirs, (kind, rows) in embeddings.items():
-        yield Place(theirs, f"albert.embeddings.{kind}_embeddings.weight", (rows, small))  # (V, P or S, E)
-    yield from _norm("layer_normalization", "albert.embeddings.LayerNorm", small)
-    yield from _dense("dense", "albert.encoder.embedding_hidden_mapping_in", (small,), (hidden,))
-    groups = groups_in_keras(config)
+        yield TensorLocation(theirs, f"albert.embeddings.{kind}_embeddings.weight", (rows, small))  # (V, P or S, E)
+    yield from _norm_locations("layer_normalization", "albert.embeddings.LayerNorm", small)
+    yield from _dense_locations("dense", "albert.encoder.embedding_hidden_mapping_in", (small,), (hidden,))
+    groups = keras_group_count(config)
     for number in range(groups * config.inner_group_num):
         group, inner = divmod(number, config.inner_group_num)
         if config.sharing == "all" and groups != config.num_hidden_groups:
             group = config.group(group)
         theirs = f"transformer_encoder_{number}" if number else "transformer_encoder"
-        yield from _block(config, theirs, f"albert.encoder.albert_layer_groups.{group}.albert_layers.{inner}")
-    yield from _dense("dense_1", "albert.pooler", (hidden,), (hidden,))
+        yield from _layer_locations(config, theirs, f"albert.encoder.albert_layer_groups.{group}.albert_layers.{inner}")
+    yield from _dense_locations("dense_1", "albert.pooler", (hidden,), (hidden,))
 
 
-def mask_places(config: AlbertConfig) -> Iterator[Place]:
+def masked_lm_locations(config: AlbertConfig) -> Iterator[TensorLocation]:
     """Of keras-hub's head for hidden words."""
     small = config.embedding_size
-    yield from _dense("masked_lm_head/_intermediate_dense", "predictions.dense", (config.hidden_size,), (small,))
-    yield from _norm("masked_lm_head/_intermediate_layer_norm", "predictions.LayerNorm", small)
-    yield Place("masked_lm_head/vars/0", "predictions.bias", (config.vocab_size,))
+    yield from _dense_locations(
+        "masked_lm_head/_intermediate_dense", "predictions.dense", (config.hidden_size,), (small,)
+    )
+    yield from _norm_locations("masked_lm_head/_intermediate_layer_norm", "predictions.LayerNorm", small)
+    yield TensorLocation("masked_lm_head/vars/0", "predictions.bias", (config.vocab_size,))
 
 
-def class_places(config: AlbertConfig, classes: int) -> Iterator[Place]:
+def classifier_locations(config: AlbertConfig, classes: int) -> Iterator[TensorLocation]:
     """Of keras-hub's classifier."""
-    yield from _dense("dense", "classifier", (config.hidden_size,), (classes,))
+    yield from _dense_locations("dense", "classifier", (config.hidden_size,), (classes,))
 
 
-def _block(config: AlbertConfig, theirs: str, ours: str) -> Iterator[Place]:
+def _layer_locations(config: AlbertConfig, theirs: str, ours: str) -> Iterator[TensorLocation]:
     hidden, wide = (config.hidden_size,), (config.intermediate_size,)
     heads = config.num_attention_heads, config.hidden_size // config.num_attention_heads  # (N, D)
     attention = f"{theirs}/_self_attention_layer"
-    for part in _SPLIT:
-        yield from _dense(f"{attention}/{part}_dense", f"{ours}.attention.{part}", hidden, heads)
-    yield from _dense(f"{attention}/output_dense", f"{ours}.attention.dense", heads, hidden)
-    yield from _dense(f"{theirs}/_feedforward_intermediate_dense", f"{ours}.ffn", hidden, wide)
-    yield from _dense(f"{theirs}/_feedforward_output_dense", f"{ours}.ffn_output", wide, hidden)
-    for name, norm in _BLOCK.items():
-        yield from _norm(f"{theirs}/{name}", f"{ours}.{norm}", config.hidden_size)
+    for part in _ATTENTION_INPUTS:
+        yield from _dense_locations(f"{attention}/{part}_dense_locations", f"{ours}.attention.{part}", hidden, heads)
+    yield from _dense_locations(f"{attention}/output_dense", f"{ours}.attention.dense", heads, hidden)
+    yield from _dense_locations(f"{theirs}/_feedforward_intermediate_dense", f"{ours}.ffn", hidden, wide)
+    yield from _dense_locations(f"{theirs}/_feedforward_output_dense", f"{ours}.ffn_output", wide, hidden)
+    for name, norm in _LAYER_NORM_NAMES.items():
+        yield from _norm_locations(f"{theirs}/{name}", f"{ours}.{norm}", config.hidden_size)
 
 
-def _dense(theirs: str, ours: str, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Iterator[Place]:
+def _dense_locations(
+    theirs: str, ours: str, inputs: tuple[int, ...], outputs: tuple[int, ...]
+) -> Iterator[TensorLocation]:
     matrix = math.prod(inputs), math.prod(outputs)
-    yield Place(f"{theirs}/vars/0", f"{ours}.weight", (*inputs, *outputs), matrix)
-    yield Place(f"{theirs}/vars/1", f"{ours}.bias", outputs)
+    yield TensorLocation(f"{theirs}/vars/0", f"{ours}.weight", (*inputs, *outputs), matrix)
+    yield TensorLocation(f"{theirs}/vars/1", f"{ours}.bias", outputs)
 
 
-def _norm(theirs: str, ours: str, size: int) -> Iterator[Place]:
-    yield Place(f"{theirs}/vars/0", f"{ours}.weight", (size,))
-    yield Place(f"{theirs}/vars/1", f"{ours}.bias", (size,))
+def _norm_locations(theirs: str, ours: str, size: int) -> Iterator[TensorLocation]:
+    yield TensorLocation(f"{theirs}/vars/0", f"{ours}.weight", (size,))
+    yield TensorLocation(f"{theirs}/vars/1", f"{ours}.bias", (size,))
 
 
-def write_weights(path: Path, places: Iterable[Place], tensors: Mapping[str, Tensor]) -> int:
+def write_weights(path: Path, places: Iterable[TensorLocation], tensors: Mapping[str, Tensor]) -> int:
     """Write a whole file or leave what was there; says how many numbers it holds."""
     h5py, count = require_extra("h5py", "keras"), 0
     with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
-        for place in places:
-            array = place.to_keras(tensors[place.ours])
-            file[f"layers/{place.theirs}"] = array
+        for location in places:
+            array = location.to_keras(tensors[location.ours])
+            file[f"layers/{location.theirs}"] = array
             count += array.size
     return count
 
 
-def read_weights(path: Path, places: Iterable[Place], *, beside_table: bool = False) -> dict[str, Tensor]:
+def read_weights(path: Path, places: Iterable[TensorLocation], *, beside_table: bool = False) -> dict[str, Tensor]:
     """The tensors at these places under their Hugging Face names, in float32.
 
     Every size is held against what is expected before anything is read. Variables beside them are refused: they are
@@ -149,29 +153,29 @@ def read_weights(path: Path, places: Iterable[Place], *, beside_table: bool = Fa
     """
     h5py = require_extra("h5py", "keras")
     _check_file(path)
-    with _complaining(path), h5py.File(path, "r") as file:
+    with _convert_hdf5_errors(path), h5py.File(path, "r") as file:
         everything = _variables(h5py, file, path)
-        root = _root(everything, path) if beside_table else "layers/"
-        found = {name.removeprefix(root): item for name, item in everything.items() if name.startswith(root)}
+        root = _encoder_root(everything, path) if beside_table else "layers/"
+        unread = {name.removeprefix(root): item for name, item in everything.items() if name.startswith(root)}
         tensors: dict[str, Tensor] = {}
-        for place in places:
-            dataset = found.pop(_plain(place.theirs), None)
+        for location in places:
+            dataset = unread.pop(_public_name(location.theirs), None)
             if dataset is None:
                 raise CheckpointError(
-                    f"{path}: lacks {place.theirs}; the file is incomplete or of another model: save it again"
+                    f"{path}: lacks {location.theirs}; the file is incomplete or of another model: save it again"
                 )
-            tensor = place.from_keras(_checked_array(dataset, place, path))
-            if not torch.equal(tensors.setdefault(place.ours, tensor), tensor):
+            tensor = location.from_keras(_read_checked(dataset, location, path))
+            if not torch.equal(tensors.setdefault(location.ours, tensor), tensor):
                 raise CheckpointError(
-                    f"{path}: {place.theirs} differs from another layer's, with which config.json says it is shared; "
-                    "delete 'litebert' from config.json to read all layers as they are"
+                    f"{path}: {location.theirs} differs from another layer's, with which config.json says it is "
+                    "shared; delete 'litebert' from config.json to read all layers as they are"
                 )
-    if found:
+    if unread:
         raise CheckpointError(
-            f"{path}: {len(found)} variables have no place in the model config.json describes, {min(found)} among "
+            f"{path}: {len(unread)} variables have no place in the model config.json describes, {min(unread)} among "
             "them; they do not belong together"
         )
-    beyond = sorted(name for name in everything if not name.startswith((root, _OPTIMIZER)))
+    beyond = sorted(name for name in everything if not name.startswith((root, _OPTIMIZER_PREFIX)))
     if beyond:
         names = ", ".join(beyond[:4])
         warnings.warn(f"{path}: {names} belong to no encoder, which is read without them", stacklevel=4)
@@ -189,7 +193,7 @@ def _check_file(path: Path) -> None:
 
 
 @contextmanager
-def _complaining(path: Path) -> Iterator[None]:
+def _convert_hdf5_errors(path: Path) -> Iterator[None]:
     """Turn the library's complaints about a damaged file into ours."""
     try:
         yield
@@ -200,60 +204,60 @@ def _complaining(path: Path) -> Iterator[None]:
 
 def _variables(h5py: Any, file: Any, path: Path) -> dict[str, Any]:
     """Every variable by its path. A link could lead out of the file or in circles, and Keras writes none."""
-    found: dict[str, Any] = {}
-    waiting, seen = [("", file)], 0
+    variables: dict[str, Any] = {}
+    waiting, count = [("", file)], 0
     while waiting:
         prefix, group = waiting.pop()
         for name in group:
-            seen += 1
-            place = f"{prefix}{name}"
+            count += 1
+            name_in_file = f"{prefix}{name}"
             if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                raise CheckpointError(f"{path}: {place} is a link to elsewhere; the file is not to be trusted")
-            if seen > MAX_ENTRIES or place.count("/") >= MAX_DEPTH:
+                raise CheckpointError(f"{path}: {name_in_file} is a link to elsewhere; the file is not to be trusted")
+            if count > MAX_ENTRIES or name_in_file.count("/") >= MAX_GROUP_DEPTH:
                 raise CheckpointError(
-                    f"{path}: {place} lies deeper or among more than a model's; it is none of Keras's"
+                    f"{path}: {name_in_file} lies deeper or among more than a model's; it is none of Keras's"
                 )
             item = group[name]
             if isinstance(item, h5py.Group):
-                waiting.append((f"{place}/", item))
+                waiting.append((f"{name_in_file}/", item))
             elif isinstance(item, h5py.Dataset):
-                found[_plain(place)] = item
-    return found
+                variables[_public_name(name_in_file)] = item
+    return variables
 
 
-def _plain(path: str) -> str:
+def _public_name(path: str) -> str:
     """Versions differ in which names are private: `_query_dense`, `query_dense`."""
     return "/".join(name.lstrip("_") for name in path.split("/"))
 
 
-def _root(found: Mapping[str, Any], path: Path) -> str:
-    roots = [name.removesuffix(_TABLE) for name in found if name.endswith(f"/{_TABLE}")]
+def _encoder_root(variables: Mapping[str, Any], path: Path) -> str:
+    roots = [name.removesuffix(_TOKEN_TABLE) for name in variables if name.endswith(f"/{_TOKEN_TABLE}")]
     if len(roots) != 1:
         raise CheckpointError(
-            f"{path}: holds {len(roots)} tables of tokens ({_TABLE}) where keras-hub's ALBERT has one; give the "
+            f"{path}: holds {len(roots)} tables of tokens ({_TOKEN_TABLE}) where keras-hub's ALBERT has one; give the "
             "weights of an AlbertBackbone"
         )
     return roots[0]
 
 
-def _checked_array(dataset: Any, place: Place, path: Path) -> np.ndarray:
+def _read_checked(dataset: Any, location: TensorLocation, path: Path) -> np.ndarray:
     """The numbers in float32, if they are in this file and as many as they should be."""
-    if dataset.shape != place.shape:
+    if dataset.shape != location.shape:
         raise CheckpointError(
-            f"{path}: {place.theirs} has shape {dataset.shape} where config.json implies {place.shape}; weights and "
-            "config do not belong together"
+            f"{path}: {location.theirs} has shape {dataset.shape} where config.json implies {location.shape}; weights "
+            "and config do not belong together"
         )
     # what is stored elsewhere or not at all takes no room in the file, and could be of any size
     if dataset.external or dataset.is_virtual or dataset.id.get_storage_size() != dataset.nbytes:
         raise CheckpointError(
-            f"{path}: {place.theirs} is compressed, or its numbers are not in this file; save it again with Keras"
+            f"{path}: {location.theirs} is compressed, or its numbers are not in this file; save it again with Keras"
         )
     if dataset.dtype.itemsize == 2 and dataset.attrs.get("dtype") == BFLOAT16:
         upper = dataset[()].view(np.uint16).astype(np.uint32)
         return (upper << 16).view(np.float32)
     if dataset.dtype.kind != "f":
         raise CheckpointError(
-            f"{path}: {place.theirs} holds {dataset.dtype}, not floating-point numbers; save the model before it is "
+            f"{path}: {location.theirs} holds {dataset.dtype}, not floating-point numbers; save the model before it is "
             "quantized"
         )
     return dataset[()].astype(np.float32)

@@ -1,13 +1,11 @@
-"""ONNX: a model as a graph that other runtimes compute, in which the weights that passes share stand once.
+"""ONNX graphs of models, in which the weights that passes share are stored once, and sessions that run them.
 
-The graph is what torch's own exporter makes of a module that takes three tensors, (B, L) each, and gives named ones.
+A graph is what torch's exporter makes of a module that takes three tensors, (B, L) each, and returns named ones.
 """
 
 from __future__ import annotations
 
 import logging
-import shutil
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +17,6 @@ from torch import Tensor, nn
 
 from litebert.data.batches import Batch
 from litebert.errors import ConfigError, require_extra
-from litebert.files import atomic_path
 from litebert.model import Albert, Encoder
 from litebert.model.sentence_head import SentenceHead, SentenceMap, pooled
 from litebert.tasks import Task
@@ -31,11 +28,11 @@ if TYPE_CHECKING:
 OPSET = 20
 """The first with GELU as an operator."""
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-MOST_SEQUENCES = 1 << 16
+MAX_SEQUENCES = 1 << 16
 
 
-class Answers(nn.Module):
-    """What the head of a task says; of a pre-trained model, the scores of the vocabulary for every token."""
+class AnswerModule(nn.Module):
+    """The output of a task's head; for a pre-trained model, logits over the vocabulary for every token."""
 
     def __init__(self, albert: Albert, task: Task[Any, Any]) -> None:
         super().__init__()
@@ -51,8 +48,8 @@ class Answers(nn.Module):
         return self.task.graph_outputs(self.albert, batch)
 
 
-class Vectors(nn.Module):
-    """The hidden states, and the vector that `embed` gives."""
+class VectorModule(nn.Module):
+    """Hidden states, and the vector that `embed` returns."""
 
     def __init__(self, albert: Albert, sentence_map: SentenceMap | None) -> None:
         super().__init__()
@@ -70,55 +67,39 @@ class Vectors(nn.Module):
         return {"last_hidden_state": hidden, "sentence_embedding": make(hidden, input_ids, attention_mask)}
 
 
-def graph_of(module: Answers | Vectors, max_length: int) -> onnx.ModelProto:
-    """For any number of sequences of up to so many tokens."""
-    return graph_from(module, _given(), _shapes(max_length))
+def make_graph(module: AnswerModule | VectorModule, max_length: int) -> onnx.ModelProto:
+    """The ONNX graph for batches of sequences of up to `max_length` tokens."""
+    return export_graph(module, _example_inputs(), _shapes(max_length))
 
 
-def graph_from(module: nn.Module, given: dict[str, Tensor], shapes: dict[str, dict[int, Any]]) -> onnx.ModelProto:
-    """Of a module that takes tensors such as `given` by name, whose `shapes` say which sizes may differ."""
+def export_graph(module: nn.Module, inputs: dict[str, Tensor], shapes: dict[str, dict[int, Any]]) -> onnx.ModelProto:
+    """The ONNX graph of a module that takes tensors such as `inputs` by name; `shapes` are its dynamic dimensions."""
     require_extra("onnx", "export")
     require_extra("onnxscript", "export")
     with _exporting(module):
-        names = list(module(**given))
+        names = list(module(**inputs))
         program = torch.onnx.export(
-            module, (), kwargs=given, dynamic_shapes=shapes, input_names=list(given), output_names=names,
+            module, (), kwargs=inputs, dynamic_shapes=shapes, input_names=list(inputs), output_names=names,
             opset_version=OPSET, dynamo=True, verbose=False,
         )  # fmt: skip
     assert program is not None
     graph: onnx.ModelProto = program.model_proto
-    del graph.graph.value_info[:]  # sizes of what lies between, and where in our source it was said: nobody needs them
+    del graph.graph.value_info[:]  # shapes of intermediate values and places in our source, which nobody needs
     for node in graph.graph.node:
         del node.metadata_props[:]
     graph.producer_name = "litebert"
     return graph
 
 
-def program_of(module: Answers | Vectors, max_length: int) -> torch.export.ExportedProgram:
-    """The same for torch alone: `torch.export.load` reads it without litebert."""
+def export_program(module: AnswerModule | VectorModule, max_length: int) -> torch.export.ExportedProgram:
+    """The same as a torch program, which `torch.export.load` reads without litebert."""
     with _exporting(module):
-        return torch.export.export(module, (), kwargs=_given(), dynamic_shapes=_shapes(max_length))
-
-
-def write_compiled(program: torch.export.ExportedProgram, path: Path) -> None:
-    """Machine code of it for CPUs like this one, with its weights, in one file (AOTInductor)."""
-    from torch._inductor import aoti_compile_and_package
-
-    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            made = aoti_compile_and_package(program, package_path=f"{folder}/{path.name}")
-        except RuntimeError as error:
-            said, cause = (str(error).strip().splitlines() or [type(error).__name__])[0], repr(error)
-            remedy = "install one (apt install g++), or " if "InvalidCxxCompiler" in cause + said else ""
-            raise ConfigError(f"torch cannot compile this model: {said}; {remedy}use --format torch") from error
-        with atomic_path(path) as temporary:
-            shutil.copyfile(made, temporary)
+        return torch.export.export(module, (), kwargs=_example_inputs(), dynamic_shapes=_shapes(max_length))
 
 
 @contextmanager
 def _exporting(module: nn.Module) -> Iterator[None]:
-    """Nothing is learned, attention is the plain formula, and what cannot be said in a graph is told in one line."""
+    """Without gradients and with the eager backend; what torch cannot export becomes an error of one line."""
     encoders = [part for part in module.modules() if isinstance(part, Encoder)]
     before = [encoder.attention_implementation for encoder in encoders]
     for encoder in encoders:
@@ -136,9 +117,9 @@ def _exporting(module: nn.Module) -> Iterator[None]:
         root: BaseException = error
         while root.__cause__ is not None:
             root = root.__cause__
-        said = str(root).strip().splitlines() or [type(root).__name__]
+        reason = str(root).strip().splitlines() or [type(root).__name__]
         raise ConfigError(
-            f"torch cannot write this model as a graph: {said[0]}; use --give vectors, or teach it with --head linear"
+            f"torch cannot write this model as a graph: {reason[0]}; use --give vectors, or teach it with --head linear"
         ) from error
     finally:
         for encoder, implementation in zip(encoders, before, strict=True):
@@ -147,13 +128,29 @@ def _exporting(module: nn.Module) -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _given() -> dict[str, Tensor]:
-    """Two sequences, one of them shorter; what they say does not matter."""
+def _example_inputs() -> dict[str, Tensor]:
+    """Two sequences, one of them padded; their content does not matter."""
     real = torch.tensor([[1] * 9, [1] * 6 + [0] * 3])
     second = real * (torch.arange(9) > 3)  # such as the text of a question
     return dict(zip(INPUTS, (torch.ones_like(real), real, second), strict=True))
 
 
 def _shapes(max_length: int) -> dict[str, dict[int, Any]]:
-    axes = {0: torch.export.Dim("batch", max=MOST_SEQUENCES), 1: torch.export.Dim("length", max=max_length)}
+    axes = {0: torch.export.Dim("batch", max=MAX_SEQUENCES), 1: torch.export.Dim("length", max=max_length)}
     return dict.fromkeys(INPUTS, axes)
+
+
+def open_session(path: Path) -> Any:
+    """ONNX Runtime with this graph, on as many threads as torch has."""
+    onnxruntime = require_extra("onnxruntime", "export")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def run_session(session: Any, batch: Batch) -> Scores:
+    """The outputs of a graph, by name."""
+    tensors = dict(zip(INPUTS, (batch.input_ids, batch.real.long(), batch.token_type_ids), strict=True))
+    names = {node.name for node in session.get_inputs()}  # the exporter drops inputs that the graph does not use
+    outputs = session.run(None, {name: tensor.numpy() for name, tensor in tensors.items() if name in names})
+    return {node.name: torch.from_numpy(values) for node, values in zip(session.get_outputs(), outputs, strict=True)}

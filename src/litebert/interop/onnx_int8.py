@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from litebert.interop.weights import LARGE
+from litebert.interop.weights import MIN_QUANTIZED_SIZE
 from litebert.model.quantize import quantize_per_row
 
 if TYPE_CHECKING:
@@ -24,15 +24,15 @@ Use = Literal["looked up", "rows", "columns", "turned", "other"]
 def quantize_graph(model: onnx.ModelProto) -> None:
     """Large matrices, and the table of words, become whole numbers with a scale for each of their rows."""
     graph = model.graph
-    change = _Change(graph)
+    change = _GraphQuantizer(graph)
     nodes = [new for node in graph.node for new in change.of(node)]
-    kept = [one for one in graph.initializer if one.name not in change.replaced]
+    unchanged = [tensor for tensor in graph.initializer if tensor.name not in change.replaced]
     del graph.node[:], graph.initializer[:]
     graph.node.extend(nodes)
-    graph.initializer.extend([*kept, *change.made.values()])
+    graph.initializer.extend([*unchanged, *change.made.values()])
 
 
-class _Change:
+class _GraphQuantizer:
     """Nodes that read matrices, as nodes that read whole numbers."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
@@ -41,27 +41,27 @@ class _Change:
         self.onnx = onnx
         self.made: dict[str, onnx.TensorProto] = {}
         self.replaced: set[str] = set()
-        self._turned = {node.output[0]: node.input[0] for node in graph.node if _is_turn(node)}
+        self._turned = {node.output[0]: node.input[0] for node in graph.node if _is_transpose(node)}
         self._uses: dict[str, set[Use]] = {}
         for node in graph.node:
             for name in node.input:
                 self._uses.setdefault(self._turned.get(name, name), set()).add(self._use_of(node, name))
         for out in graph.output:
             self._uses.setdefault(self._turned.get(out.name, out.name), set()).add("other")
-        self._matrices = {one.name: one for one in graph.initializer if self._can_be_rounded(one)}
+        self._matrices = {tensor.name: tensor for tensor in graph.initializer if self._can_be_rounded(tensor)}
         self._there: set[str] = set()
         """Values that nodes compute once and several others read."""
 
-    def _can_be_rounded(self, one: onnx.TensorProto) -> bool:
+    def _can_be_rounded(self, tensor: onnx.TensorProto) -> bool:
         """A large matrix of which nobody makes use in another way than is known here."""
-        large = len(one.dims) == 2 and one.dims[0] * one.dims[1] > LARGE
-        uses = self._uses.get(one.name, {"other"}) - {"turned"}
+        large = len(tensor.dims) == 2 and tensor.dims[0] * tensor.dims[1] > MIN_QUANTIZED_SIZE
+        uses = self._uses.get(tensor.name, {"other"}) - {"turned"}
         return large and (uses == {"columns"} or uses <= {"rows", "looked up"})
 
     def _use_of(self, node: onnx.NodeProto, name: str) -> Use:
-        if _is_turn(node):
+        if _is_transpose(node):
             return "turned"
-        settings = {one.name: self.onnx.helper.get_attribute_value(one) for one in node.attribute}
+        settings = {attribute.name: self.onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
         if node.op_type == "Gather" and name == node.input[0] and settings.get("axis", 0) == 0:
             return "looked up"
         if node.op_type == "MatMul" and name == node.input[1]:
@@ -72,7 +72,7 @@ class _Change:
         return "other"
 
     def of(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        if _is_turn(node) and node.input[0] in self._matrices:
+        if _is_transpose(node) and node.input[0] in self._matrices:
             return []
         names = {name: self._turned.get(name, name) for name in node.input}
         name = next((name for name in names if names[name] in self._matrices), None)
@@ -95,9 +95,9 @@ class _Change:
 
     def _multiplied(self, node: onnx.NodeProto, name: str, by_rows: bool) -> list[onnx.NodeProto]:
         """The matrix of this name gives a number for each of its rows, or for each column."""
-        given, out, bias = node.input[0], node.output[0], node.input[2:]
-        eight = [f"{given}.eight", f"{given}.scale", f"{given}.zero"]
-        nodes = self._once(eight[0], lambda: self.onnx.helper.make_node("DynamicQuantizeLinear", [given], eight))
+        source, out, bias = node.input[0], node.output[0], node.input[2:]
+        eight = [f"{source}.eight", f"{source}.scale", f"{source}.zero"]
+        nodes = self._once(eight[0], lambda: self.onnx.helper.make_node("DynamicQuantizeLinear", [source], eight))
         if "looked up" in self._uses[name]:  # stands there once, as it is looked up in
             whole, scales = self._rounded(name)
             turned = f"{name}.turned"
@@ -132,9 +132,9 @@ class _Change:
         self.made.setdefault(name, self.onnx.numpy_helper.from_array(values, name))
         return name
 
-    def _node(self, kind: str, given: list[str], out: str, **settings: Any) -> onnx.NodeProto:
-        return self.onnx.helper.make_node(kind, given, [out], **settings)
+    def _node(self, kind: str, inputs: list[str], out: str, **settings: Any) -> onnx.NodeProto:
+        return self.onnx.helper.make_node(kind, inputs, [out], **settings)
 
 
-def _is_turn(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Transpose" and [list(one.ints) for one in node.attribute] == [[1, 0]]
+def _is_transpose(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Transpose" and [list(attribute.ints) for attribute in node.attribute] == [[1, 0]]

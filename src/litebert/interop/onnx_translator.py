@@ -1,90 +1,105 @@
-"""`litebert export` of a model that translates: a graph that reads and one that writes."""
+"""A translator as two ONNX graphs: one encodes the source, the other decodes the next token of the target.
+
+Shapes: S sequences, L columns of the source, T tokens written so far, N heads, D size of the decoder, V vocabulary of
+the target, P layers of the decoder. What the second graph gives as `written_now` is `written` at the next token; before
+the first it has no columns.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from litebert.commands.export import CLOSE, Figures, distance, open_session
-from litebert.compress.evaluation import scores_of
 from litebert.data.batches import Batch
-from litebert.errors import CheckpointError, ConfigError
-from litebert.files import atomic_path
-from litebert.inference.exported import Exported
-from litebert.interop.onnx_int8 import quantize_graph
-from litebert.interop.onnx_translate import READS, WRITES, Reads, Sessions, Writes, reading_graph, writing_graph
-from litebert.model.decoder import Decoder
-from litebert.tasks.translate import Translate
+from litebert.interop.onnx import INPUTS, MAX_SEQUENCES, export_graph, run_session
+from litebert.model import Albert
+from litebert.model.decoder import Cache, Decoder, additive_mask
+from litebert.tasks.base import Scores, states_after
 
-if TYPE_CHECKING:
-    from litebert.commands.export import Config
-    from litebert.inference import Model
-    from litebert.tasks import Task
-    from litebert.tasks.base import Scores
-
-CHECKED_TOKENS = 4
+ENCODER_FILE, DECODER_FILE = "encoder.onnx", "decoder.onnx"
 
 
-class ExportedTranslator(Exported):
-    """Searches as the model does; ONNX Runtime computes what reads and what writes."""
+class TranslatorEncoder(nn.Module):
+    """Source ids to the keys and values that each layer of the decoder attends to."""
 
-    def batch_scores(self, task: Task[Any, Any], batch: Batch) -> Scores:
-        assert isinstance(task, Translate)
-        return task.searched(self.session, self.session.memory(batch), batch.real)
+    def __init__(self, albert: Albert, decoder: Decoder) -> None:
+        super().__init__()
+        self.encoder, self.decoder = albert.encoder, decoder
 
-
-def export_translator(config: Config, model: Model) -> Figures:
-    if config.format != "onnx":
-        raise ConfigError("a translator is two graphs, which are written as ONNX; leave out --format")
-    decoder: Any = model.albert.heads[Translate.head_name]
-    longest = model.config.max_position_embeddings
-    reads, writes = Reads(model.albert, decoder), Writes(decoder)
-    sizes = 0.0
-    for name, graph in ((READS, reading_graph(reads, longest)), (WRITES, writing_graph(writes, longest))):
-        if config.int8:
-            quantize_graph(graph)
-        with atomic_path(config.out / name) as temporary:
-            temporary.write_bytes(graph.SerializeToString())
-        sizes += (config.out / name).stat().st_size / 1e6
-    figures: dict[str, Any] = {"file": f"{READS} and {WRITES}", "megabytes": sizes, "outputs": ["scores", "looks"]}
-    if config.check or config.test is not None:
-        paths = (config.out / READS, config.out / WRITES)
-        sessions = Sessions(decoder, *map(open_session, paths))
-        figures["off"] = _off(model, decoder, sessions)
-        if figures["off"] > CLOSE and not config.int8:
-            _refuse(figures["off"], paths)
-        if config.test is not None:
-            both = [model, ExportedTranslator(model, sessions)]
-            metric, scores = scores_of(both, config.test, config.columns)
-            figures |= {"metric": metric, "scores": tuple(scores)}
-    return Figures(**figures)
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Scores:
+        batch = Batch(input_ids, attention_mask.bool(), token_type_ids)
+        states = states_after(self.encoder, batch, self.decoder.config.depths)
+        return {"source": packed(self.decoder.begin(self.decoder.memory(states, batch.real), batch.real).sources)}
 
 
-@torch.inference_mode()
-def _off(model: Model, decoder: Decoder, sessions: Sessions) -> float:
-    """How far the scores of a few tokens after made-up sources of several lengths are off."""
-    draw, off = torch.Generator().manual_seed(0), 0.0
-    for sequences, length in ((1, 1), (1, 17), (3, 40)):
-        length = min(length, model.config.max_position_embeddings)
-        ids = torch.randint(0, model.config.vocab_size, (sequences, length), generator=draw)
-        real = torch.ones_like(ids, dtype=torch.bool)
-        real[1:, max(1, 2 * length // 3) :] = False
-        batch = Batch(ids, real, torch.zeros_like(ids))
-        cache = sessions.begin(sessions.memory(batch), real)
-        source = Reads(model.albert, decoder)(ids, real.long(), batch.token_type_ids)["source"]
-        truth = sessions.begin(source.permute(2, 0, 1, 3, 4, 5), real)
-        for _ in range(CHECKED_TOKENS):
-            tokens = torch.randint(0, decoder.config.vocab_size, (sequences,), generator=draw)
-            found, wanted = sessions.step(tokens, cache)[0], decoder.step(tokens, truth)[0]
-            off = max(off, distance({"scores": found}, {"scores": wanted}))
-    return off
+class TranslatorDecoder(nn.Module):
+    """One decoding step: the next token's scores for every sequence."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, ids: Tensor, attention_mask: Tensor, source: Tensor, written: Tensor) -> Scores:
+        cache = Cache(unpacked(source), additive_mask(attention_mask.bool()), unpacked(written))
+        scores, looks = self.decoder.step(ids, cache)
+        return {"scores": scores, "looks": looks, "written_now": packed(cache.written)}
 
 
-def _refuse(off: float, paths: tuple[Path, ...]) -> None:
-    for path in paths:
-        path.unlink()
-    raise CheckpointError(
-        f"what {paths[0].parent} gives is {off:.1%} off from torch, so it was deleted; please report it"
-    )
+def packed(layers: list[tuple[Tensor, Tensor]]) -> Tensor:  # (P, 2, S, N, T or L, D / N)
+    return torch.stack([torch.stack(both) for both in layers])
+
+
+def unpacked(tensor: Tensor) -> list[tuple[Tensor, Tensor]]:
+    return [(both[0], both[1]) for both in tensor]
+
+
+def encoder_graph(module: TranslatorEncoder, max_length: int) -> Any:
+    real = torch.tensor([[1] * 9, [1] * 6 + [0] * 3])
+    inputs = dict(zip(INPUTS, (torch.ones_like(real), real, torch.zeros_like(real)), strict=True))
+    axes = {0: torch.export.Dim("batch", max=MAX_SEQUENCES), 1: torch.export.Dim("length", max=max_length)}
+    return export_graph(module, inputs, dict.fromkeys(INPUTS, axes))
+
+
+def decoder_graph(module: TranslatorDecoder, max_length: int) -> Any:
+    config = module.decoder.config
+    layer = (config.layers, 2, 2, config.heads)
+    size = config.hidden_size // config.heads
+    inputs = {
+        "ids": torch.tensor([1, 2]), "attention_mask": torch.tensor([[1] * 9, [1] * 6 + [0] * 3]),
+        "source": torch.randn(*layer, 9, size), "written": torch.randn(*layer, 3, size),
+    }  # fmt: skip
+    batch = torch.export.Dim("batch", max=MAX_SEQUENCES)
+    length, place = torch.export.Dim("length", max=max_length), torch.export.Dim("place", max=MAX_SEQUENCES)
+    shapes = {"ids": {0: batch}, "attention_mask": {0: batch, 1: length}, "source": {2: batch, 4: length},
+              "written": {2: batch, 4: place}}  # fmt: skip
+    return export_graph(module, inputs, shapes)
+
+
+class OnnxDecoder:
+    """A decoder computed by two sessions of ONNX Runtime, with the interface that beam search needs. Its memory is the
+    keys and values of the source, a row for each sequence."""
+
+    def __init__(self, decoder: Decoder, encoder_session: Any, decoder_session: Any) -> None:
+        self.config, self.encoder_session, self.decoder_session = decoder.config, encoder_session, decoder_session
+
+    def memory(self, batch: Batch) -> Tensor:  # (S, P, 2, N, L, D / N)
+        return run_session(self.encoder_session, batch)["source"].permute(2, 0, 1, 3, 4, 5)
+
+    def begin(self, memory: Tensor, real: Tensor) -> Cache:
+        sources = unpacked(memory.permute(1, 2, 0, 3, 4, 5))
+        empty = sources[0][0][:, :, :0]
+        return Cache(sources, additive_mask(real), [(empty, empty)] * len(sources))
+
+    def step(self, ids: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+        inputs = {
+            "ids": ids, "attention_mask": (cache.padding_bias[:, 0, 0] == 0).long(), "source": packed(cache.sources),
+            "written": packed(cache.written),
+        }  # fmt: skip
+        outputs = self.decoder_session.run(
+            ["scores", "looks", "written_now"], {name: tensor.numpy() for name, tensor in inputs.items()}
+        )
+        scores, looks, written = map(torch.from_numpy, outputs)
+        cache.written = unpacked(written)
+        return scores, looks

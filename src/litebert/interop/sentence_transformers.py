@@ -17,17 +17,17 @@ from litebert.model.config import AlbertConfig
 from litebert.model.sentence_head import Pooling, SentenceMap
 from litebert.tokenizer import Tokenizer
 
-COUNTS = "1_WordWeights"
-LAST = "1_WeightedLayerPooling"
-UNIT = "3_Normalize"
-MAP = "2_Dense"
+WORD_WEIGHTS_FOLDER = "1_WordWeights"
+LAYER_POOLING_FOLDER = "1_WeightedLayerPooling"
+NORMALIZE_FOLDER = "3_Normalize"
+DENSE_FOLDER = "2_Dense"
 POOLINGS: dict[str, Pooling] = {
     "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean"
 }  # fmt: skip
-MOST = 1e6
+MAX_WORD_WEIGHT = 1e6
 """Of what a token may count."""
-_MODULE = "sentence_transformers.models."
-_PLAIN = "torch.nn.modules.linear.Identity"  # an activation that does nothing
+_MODULE_PREFIX = "sentence_transformers.models."
+_IDENTITY_ACTIVATION = "torch.nn.modules.linear.Identity"  # an activation that does nothing
 
 
 def write_modules(
@@ -38,36 +38,38 @@ def write_modules(
     kinds, hidden = {"": "Transformer"}, config.hidden_size
     write_json(path / "1_Pooling" / "config.json", {"word_embedding_dimension": hidden, **_pooling_settings(after)})
     if after is not None and after.passes > 1:
-        kinds[LAST] = "WeightedLayerPooling"
+        kinds[LAYER_POOLING_FOLDER] = "WeightedLayerPooling"
         layers = config.num_hidden_layers
         places = {"num_hidden_layers": layers, "layer_start": layers + 1 - after.passes}
-        write_json(path / LAST / "config.json", {"word_embedding_dimension": hidden, **places})
-        with atomic_path(path / LAST / "model.safetensors") as temporary:
+        write_json(path / LAYER_POOLING_FOLDER / "config.json", {"word_embedding_dimension": hidden, **places})
+        with atomic_path(path / LAYER_POOLING_FOLDER / "model.safetensors") as temporary:
             safetensors.numpy.save_file({"layer_weights": np.ones(after.passes, np.float32)}, temporary)
     if after is not None and after.tokens is not None:
-        kinds[COUNTS] = "WordWeights"
+        kinds[WORD_WEIGHTS_FOLDER] = "WordWeights"
         counts = [float(str(count)) for count in after.tokens.astype(np.float32)]  # as few digits as tell it apart
         assert tokenizer is not None, "token weights were read with the vocabulary"
         vocabulary = tokenizer.vocabulary()
         weights = dict(zip(vocabulary, counts, strict=True))
         settings = {"vocab": vocabulary, "word_weights": weights}
-        atomic_write(path / COUNTS / "config.json", json.dumps(settings, ensure_ascii=False, separators=(",", ":")))
+        atomic_write(
+            path / WORD_WEIGHTS_FOLDER / "config.json", json.dumps(settings, ensure_ascii=False, separators=(",", ":"))
+        )
     kinds["1_Pooling"] = "Pooling"
     if after is not None:
-        kinds[MAP] = "Dense"
+        kinds[DENSE_FOLDER] = "Dense"
         size = len(after.bias)
-        shape = {"in_features": hidden, "out_features": size, "bias": True, "activation_function": _PLAIN}
-        write_json(path / MAP / "config.json", shape)
-        with atomic_path(path / MAP / "model.safetensors") as temporary:
+        shape = {"in_features": hidden, "out_features": size, "bias": True, "activation_function": _IDENTITY_ACTIVATION}
+        write_json(path / DENSE_FOLDER / "config.json", shape)
+        with atomic_path(path / DENSE_FOLDER / "model.safetensors") as temporary:
             tensors = {"linear.weight": after.weight, "linear.bias": after.bias}
             kind = np.float16 if half else np.float32
             safetensors.numpy.save_file({name: value.astype(kind) for name, value in tensors.items()}, temporary)
     if after is not None and after.of_length_one:
-        kinds[UNIT] = "Normalize"
-        write_json(path / UNIT / "config.json", {})
+        kinds[NORMALIZE_FOLDER] = "Normalize"
+        write_json(path / NORMALIZE_FOLDER / "config.json", {})
     write_json(path / "sentence_bert_config.json", {"max_seq_length": max_length})
     modules = [
-        {"idx": number, "name": str(number), "path": place, "type": _MODULE + kind}
+        {"idx": number, "name": str(number), "path": place, "type": _MODULE_PREFIX + kind}
         for number, (place, kind) in enumerate(kinds.items())
     ]
     write_json(path / "modules.json", modules)
@@ -80,7 +82,7 @@ def _pooling_settings(after: SentenceMap | None) -> dict[str, bool]:
     return named if pooling == "mean" else named | {"pooling_mode_mean_tokens": False}
 
 
-def read_map(path: Path, hidden: int, tokenizer: Tokenizer | None) -> SentenceMap | None:
+def read_sentence_map(path: Path, hidden: int, tokenizer: Tokenizer | None) -> SentenceMap | None:
     """How a folder says that vectors are made, if it does; of modules that we do not compute the user hears."""
     if not (path / "modules.json").is_file():
         return None
@@ -89,28 +91,33 @@ def read_map(path: Path, hidden: int, tokenizer: Tokenizer | None) -> SentenceMa
         places = [(str(module["type"]), str(module["path"])) for module in modules[:]]  # of a list
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{path / 'modules.json'}: not a list of modules; download the folder again") from error
-    found, changes = None, dict[str, Any]()
+    dense, changes = None, dict[str, Any]()
     for kind, place in places:
-        if kind.endswith(".Dense") and _is_inside(path, place) and found is None:
-            found = _read_dense(path / place, hidden)
-        elif kind.endswith(".WordWeights") and place == COUNTS and "tokens" not in changes and tokenizer is not None:
-            changes["tokens"] = _read_counts(path / COUNTS / "config.json", tokenizer.vocabulary())
-        elif kind.endswith(".WeightedLayerPooling") and place == LAST:
-            changes["passes"] = _read_passes(path / LAST)
+        if kind.endswith(".Dense") and _is_subfolder(path, place) and dense is None:
+            dense = _read_dense(path / place, hidden)
+        elif (
+            kind.endswith(".WordWeights")
+            and place == WORD_WEIGHTS_FOLDER
+            and "tokens" not in changes
+            and tokenizer is not None
+        ):
+            changes["tokens"] = _read_word_weights(path / WORD_WEIGHTS_FOLDER / "config.json", tokenizer.vocabulary())
+        elif kind.endswith(".WeightedLayerPooling") and place == LAYER_POOLING_FOLDER:
+            changes["passes"] = _read_layer_pooling(path / LAYER_POOLING_FOLDER)
         elif kind.endswith(".Normalize"):
             changes["of_length_one"] = True
-        elif kind.endswith(".Pooling") and _is_inside(path, place):
+        elif kind.endswith(".Pooling") and _is_subfolder(path, place):
             changes |= _read_pooling(path / place / "config.json")
         elif not kind.endswith((".Transformer", ".Pooling")):
             message = f"{path}: embed leaves out the module {kind}, which sentence-transformers would apply"
             warnings.warn(message, stacklevel=4)
-    _remark_on_prompt(path)
+    _warn_about_prompt(path)
     if not changes:
-        return found
-    return replace(found or SentenceMap.plain(hidden), **changes)
+        return dense
+    return replace(dense or SentenceMap.plain(hidden), **changes)
 
 
-def _remark_on_prompt(path: Path) -> None:
+def _warn_about_prompt(path: Path) -> None:
     name = path / "config_sentence_transformers.json"
     settings = read_json(name) if name.is_file() else {}
     prompts, usual = settings.get("prompts"), settings.get("default_prompt_name")
@@ -119,7 +126,7 @@ def _remark_on_prompt(path: Path) -> None:
         warnings.warn(message, stacklevel=5)
 
 
-def _is_inside(path: Path, place: str) -> bool:
+def _is_subfolder(path: Path, place: str) -> bool:
     """Is it one of the folder's own folders, and there?"""
     return Path(place).name == place and (path / place / "config.json").is_file()
 
@@ -139,7 +146,7 @@ def _read_pooling(path: Path) -> dict[str, Pooling]:
     return {"pooling": modes[0]}
 
 
-def _read_passes(path: Path) -> int:
+def _read_layer_pooling(path: Path) -> int:
     settings = read_json(path / "config.json")
     try:
         weights = safetensors.numpy.load_file(path / "model.safetensors")["layer_weights"]
@@ -156,23 +163,23 @@ def _read_passes(path: Path) -> int:
     return passes
 
 
-def _read_counts(path: Path, vocabulary: list[str]) -> np.ndarray:  # (V,)
+def _read_word_weights(path: Path, vocabulary: list[str]) -> np.ndarray:  # (V,)
     settings = read_json(path)
     weights, rest = settings.get("word_weights"), settings.get("unknown_word_weight", 1)
     if settings.get("vocab") != vocabulary or not isinstance(weights, dict):
         raise CheckpointError(f"{path}: does not weigh this tokenizer's vocabulary; download the folder again")
     try:
-        found = np.array([weights.get(token, rest) for token in vocabulary], dtype=np.float64)
+        values = np.array([weights.get(token, rest) for token in vocabulary], dtype=np.float64)
     except (ValueError, TypeError, OverflowError) as error:
         raise CheckpointError(f"{path}: a weight is not a number; download the folder again") from error
-    if not ((found >= 0) & (found < MOST)).all() or not found.any():
-        raise CheckpointError(f"{path}: a weight is not between 0 and {MOST:.0e}; download the folder again")
-    return found.astype(np.float32)
+    if not ((values >= 0) & (values < MAX_WORD_WEIGHT)).all() or not values.any():
+        raise CheckpointError(f"{path}: a weight is not between 0 and {MAX_WORD_WEIGHT:.0e}; download the folder again")
+    return values.astype(np.float32)
 
 
 def _read_dense(path: Path, hidden: int) -> SentenceMap | None:
     activation = read_json(path / "config.json").get("activation_function")
-    if activation != _PLAIN or not (path / "model.safetensors").is_file():
+    if activation != _IDENTITY_ACTIVATION or not (path / "model.safetensors").is_file():
         message = f"{path}: embed leaves it out; we read linear ones (not {activation}) in model.safetensors"
         warnings.warn(message, stacklevel=5)
         return None

@@ -20,16 +20,16 @@ from torch import Tensor
 
 from litebert.errors import CheckpointError
 from litebert.files import atomic_path, atomic_write
-from litebert.interop.crc32c import crc32c, masked
-from litebert.interop.leveldb_table import Damage, read_table, table_of, varint, varint_of
+from litebert.interop.crc32c import crc32c, mask_checksum
+from litebert.interop.leveldb_table import DamagedTableError, decode_varint, encode_table, encode_varint, read_table
 from litebert.interop.weights import WEIGHT_LIMIT_BYTES
 
-INDEX = ".index"
-SHARD_LIMIT, RANK_LIMIT = 4096, 8
+INDEX_SUFFIX = ".index"
+MAX_SHARDS, MAX_RANK = 4096, 8
 FLOAT, STRING = 1, 7
-DTYPES = {FLOAT: "float32", 2: "float64", 14: "bfloat16", 19: "float16"}
+WEIGHT_DTYPES = {FLOAT: "float32", 2: "float64", 14: "bfloat16", 19: "float16"}
 """TensorFlow's numbers for what a weight can be."""
-OTHERS = {3: "int32", 4: "uint8", 6: "int8", STRING: "string", 9: "int64", 10: "bool"}
+OTHER_DTYPES = {3: "int32", 4: "uint8", 6: "int8", STRING: "string", 9: "int64", 10: "bool"}
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 """In checkpoints of TensorFlow 2: what the names in them stand for."""
 
@@ -37,7 +37,7 @@ Message = dict[int, list[int | bytes]]
 
 
 @dataclass(frozen=True)
-class Entry:
+class BundleEntry:
     """What the index says of a tensor."""
 
     dtype: int
@@ -51,14 +51,14 @@ class Entry:
 
     @property
     def kind(self) -> str:
-        return DTYPES.get(self.dtype) or OTHERS.get(self.dtype) or f"type {self.dtype}"
+        return WEIGHT_DTYPES.get(self.dtype) or OTHER_DTYPES.get(self.dtype) or f"type {self.dtype}"
 
     @property
     def is_weight(self) -> bool:
-        return self.dtype in DTYPES
+        return self.dtype in WEIGHT_DTYPES
 
 
-class Bundle:
+class TensorBundle:
     """A checkpoint, open for reading. Nothing is read from the shards but what is asked for."""
 
     def __init__(self, index: Path) -> None:
@@ -67,9 +67,9 @@ class Bundle:
         table = read_table(index)
         try:
             self._count = _shard_count(table.pop(b"", None))
-            self.entries = {_text(key): _entry(value) for key, value in table.items()}
+            self.entries = {_decode_name(key): _decode_entry(value) for key, value in table.items()}
             self._check_ranges()
-        except Damage as error:
+        except DamagedTableError as error:
             raise self._damaged(str(error)) from error
 
     def read(self, name: str) -> Tensor:
@@ -78,13 +78,13 @@ class Bundle:
         if entry.sliced:
             raise CheckpointError(f"{self.index}: {name} is stored in parts (a partitioned variable), which is not "
                                   "read; save the checkpoint again without a partitioner")  # fmt: skip
-        kind = DTYPES[entry.dtype]
-        if entry.size != math.prod(entry.shape) * _width(kind):
+        kind = WEIGHT_DTYPES[entry.dtype]
+        if entry.size != math.prod(entry.shape) * _item_size(kind):
             raise self._damaged(f"{name} of shape {entry.shape} cannot have {entry.size:,} bytes")
         if not entry.size and math.prod(max(size, 1) for size in entry.shape) > WEIGHT_LIMIT_BYTES:
             raise self._damaged(f"{name} of shape {entry.shape} is empty and larger than any weight")
         content = self._bytes_of(name)
-        if masked(crc32c(content)) != entry.checksum:
+        if mask_checksum(crc32c(content)) != entry.checksum:
             raise self._damaged(f"the check sum of {name} is wrong")
         if kind == "bfloat16":
             return torch.from_numpy(content.view("<i2").copy()).view(torch.bfloat16).reshape(entry.shape)
@@ -97,24 +97,24 @@ class Bundle:
         if entry is None or entry.dtype != STRING or entry.shape:
             return {name: name for name in self.entries}
         try:
-            called = _full_names(self._string(entry))
-        except Damage as error:
+            called = _object_graph_names(self._string(entry))
+        except DamagedTableError as error:
             raise self._damaged(f"{OBJECT_GRAPH}: {error}") from error
         return {name: called.get(name, name) for name in self.entries}
 
     def shard_path(self, number: int) -> Path:
-        stem = self.index.name.removesuffix(INDEX)
+        stem = self.index.name.removesuffix(INDEX_SUFFIX)
         return self.index.with_name(f"{stem}.data-{number:05d}-of-{self._count:05d}")
 
-    def _string(self, entry: Entry) -> bytes:
+    def _string(self, entry: BundleEntry) -> bytes:
         """A tensor of one text: its length, a check sum of that, the text."""
         content = self._bytes_of(OBJECT_GRAPH).tobytes()
-        size, at = varint(content, 0)
+        size, at = decode_varint(content, 0)
         if size != len(content) - at - 4:
-            raise Damage(f"a text of {size:,} bytes does not fit the {len(content):,} of its tensor")
+            raise DamagedTableError(f"a text of {size:,} bytes does not fit the {len(content):,} of its tensor")
         checked = size.to_bytes(4 if size < 1 << 32 else 8, "little") + content[at:]
-        if masked(crc32c(checked)) != entry.checksum:
-            raise Damage("its check sum is wrong")
+        if mask_checksum(crc32c(checked)) != entry.checksum:
+            raise DamagedTableError("its check sum is wrong")
         return content[at + 4 :]
 
     def _bytes_of(self, name: str) -> np.ndarray:
@@ -151,9 +151,9 @@ class Bundle:
             if entry.sliced:
                 continue  # its parts have entries of their own
             if entry.shard >= self._count:
-                raise Damage(f"{name} stands in shard {entry.shard} of {self._count}")
+                raise DamagedTableError(f"{name} stands in shard {entry.shard} of {self._count}")
             if entry.offset < ends[entry.shard]:
-                raise Damage(f"{name} overlaps another tensor")
+                raise DamagedTableError(f"{name} overlaps another tensor")
             ends[entry.shard] = entry.offset + entry.size
 
     def _damaged(self, what: str) -> CheckpointError:
@@ -167,105 +167,106 @@ def write_bundle(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
         for name, tensor in sorted(tensors.items(), key=lambda one: one[0].encode()):
             content = tensor.detach().float().contiguous().numpy().astype("<f4").reshape(-1).view(np.uint8)
             file.write(content.data)
-            entries[name.encode()] = _message_of(tuple(tensor.shape), offset, content)
+            entries[name.encode()] = _encode_entry(tuple(tensor.shape), offset, content)
             offset += len(content)
-    atomic_write(prefix.with_name(prefix.name + INDEX), table_of(entries))
+    atomic_write(prefix.with_name(prefix.name + INDEX_SUFFIX), encode_table(entries))
 
 
-def _message_of(shape: tuple[int, ...], offset: int, content: np.ndarray) -> bytes:
-    sizes = [b"\x08" + varint_of(size) if size else b"" for size in shape]
-    dimensions = b"".join(b"\x12" + varint_of(len(size)) + size for size in sizes)
-    place = b"\x20" + varint_of(offset) if offset else b""  # what is zero is not written
+def _encode_entry(shape: tuple[int, ...], offset: int, content: np.ndarray) -> bytes:
+    sizes = [b"\x08" + encode_varint(size) if size else b"" for size in shape]
+    dimensions = b"".join(b"\x12" + encode_varint(len(size)) + size for size in sizes)
+    place = b"\x20" + encode_varint(offset) if offset else b""  # what is zero is not written
     return (
-        bytes([0x08, FLOAT, 0x12]) + varint_of(len(dimensions)) + dimensions + place
-        + b"\x28" + varint_of(len(content)) + b"\x35" + struct.pack("<I", masked(crc32c(content)))
+        bytes([0x08, FLOAT, 0x12]) + encode_varint(len(dimensions)) + dimensions + place
+        + b"\x28" + encode_varint(len(content)) + b"\x35" + struct.pack("<I", mask_checksum(crc32c(content)))
     )  # fmt: skip
 
 
 def _shard_count(header: bytes | None) -> int:
     if header is None:
-        raise Damage("the index does not say how many shards there are")
-    message = _message(header)
-    count = _number(message, 1)
-    if not 1 <= count <= SHARD_LIMIT:
-        raise Damage(f"it speaks of {count:,} shards")
-    if _number(message, 2) != 0:
-        raise Damage("it was written by a big-endian machine, which is not read")
+        raise DamagedTableError("the index does not say how many shards there are")
+    message = _decode_message(header)
+    count = _integer_field(message, 1)
+    if not 1 <= count <= MAX_SHARDS:
+        raise DamagedTableError(f"it speaks of {count:,} shards")
+    if _integer_field(message, 2) != 0:
+        raise DamagedTableError("it was written by a big-endian machine, which is not read")
     return count
 
 
-def _entry(content: bytes) -> Entry:
-    message = _message(content)
-    dimensions = _message(_bytes(message, 2)).get(2, [])
-    if len(dimensions) > RANK_LIMIT:
-        raise Damage(f"a tensor has {len(dimensions)} dimensions")
-    shape = tuple(_number(_message(one if isinstance(one, bytes) else b"\0"), 1) for one in dimensions)
-    return Entry(
-        dtype=_number(message, 1), shape=shape, shard=_number(message, 3), offset=_number(message, 4),
-        size=_number(message, 5), checksum=_number(message, 6), sliced=7 in message,
+def _decode_entry(content: bytes) -> BundleEntry:
+    message = _decode_message(content)
+    dimensions = _decode_message(_bytes_field(message, 2)).get(2, [])
+    if len(dimensions) > MAX_RANK:
+        raise DamagedTableError(f"a tensor has {len(dimensions)} dimensions")
+    shape = tuple(_integer_field(_decode_message(size if isinstance(size, bytes) else b"\0"), 1) for size in dimensions)
+    return BundleEntry(
+        dtype=_integer_field(message, 1), shape=shape, shard=_integer_field(message, 3),
+        offset=_integer_field(message, 4), size=_integer_field(message, 5), checksum=_integer_field(message, 6),
+        sliced=7 in message,
     )  # fmt: skip
 
 
-def _full_names(graph: bytes) -> dict[str, str]:
+def _object_graph_names(graph: bytes) -> dict[str, str]:
     """Keys of the checkpoint, and the names of the variables behind them."""
-    found = {}
-    for node in _message(graph).get(1, []):
-        for attribute in _message(node if isinstance(node, bytes) else b"\0").get(2, []):
-            message = _message(attribute if isinstance(attribute, bytes) else b"\0")
-            name, key = _text(_bytes(message, 2)), _text(_bytes(message, 3))
+    names = {}
+    for node in _decode_message(graph).get(1, []):
+        for attribute in _decode_message(node if isinstance(node, bytes) else b"\0").get(2, []):
+            message = _decode_message(attribute if isinstance(attribute, bytes) else b"\0")
+            name, key = _decode_name(_bytes_field(message, 2)), _decode_name(_bytes_field(message, 3))
             if name and key:
-                found[key] = name.removesuffix(":0")
-    return found
+                names[key] = name.removesuffix(":0")
+    return names
 
 
-def _message(content: bytes) -> Message:
+def _decode_message(content: bytes) -> Message:
     """A protobuf message: the values of each field, by its number."""
-    found: Message = {}
-    for number, value in _fields(content):
-        found.setdefault(number, []).append(value)
-    return found
+    values_by_field: Message = {}
+    for number, value in _iterate_fields(content):
+        values_by_field.setdefault(number, []).append(value)
+    return values_by_field
 
 
-def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
+def _iterate_fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
     at = 0
     while at < len(content):
-        tag, at = varint(content, at)
+        tag, at = decode_varint(content, at)
         number, kind = tag >> 3, tag & 7
         if kind == 0:
-            value, at = varint(content, at)
+            value, at = decode_varint(content, at)
             yield number, value
             continue
-        size, at = varint(content, at) if kind == 2 else ({1: 8, 5: 4}.get(kind, -1), at)
+        size, at = decode_varint(content, at) if kind == 2 else ({1: 8, 5: 4}.get(kind, -1), at)
         if size < 0 or at + size > len(content) or number == 0:
-            raise Damage("a message of the index is damaged")
+            raise DamagedTableError("a message of the index is damaged")
         piece = content[at : at + size]
         yield number, piece if kind == 2 else int.from_bytes(piece, "little")
         at += size
 
 
-def _number(message: Message, field: int) -> int:
+def _integer_field(message: Message, field: int) -> int:
     value = message.get(field, [0])[-1]
     if not isinstance(value, int) or value >= 1 << 63:
-        raise Damage(f"field {field} of a message is not a whole number from 0")
+        raise DamagedTableError(f"field {field} of a message is not a whole number from 0")
     return value
 
 
-def _bytes(message: Message, field: int) -> bytes:
+def _bytes_field(message: Message, field: int) -> bytes:
     value = message.get(field, [b""])[-1]
     if not isinstance(value, bytes):
-        raise Damage(f"field {field} of a message is not text")
+        raise DamagedTableError(f"field {field} of a message is not text")
     return value
 
 
-def _text(content: bytes) -> str:
+def _decode_name(content: bytes) -> str:
     try:
         name = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Damage("a name is not UTF-8") from error
+        raise DamagedTableError("a name is not UTF-8") from error
     if not name.isprintable():  # it would break the line in which it is named
-        raise Damage(f"a name holds what cannot be printed: {name!a}")
+        raise DamagedTableError(f"a name holds what cannot be printed: {name!a}")
     return name
 
 
-def _width(kind: str) -> int:
+def _item_size(kind: str) -> int:
     return 2 if kind == "bfloat16" else np.dtype(kind).itemsize

@@ -18,66 +18,75 @@ from torch import Tensor
 
 from litebert.errors import CheckpointError, ConfigError
 from litebert.files import atomic_write, write_json
-from litebert.interop.checkpoint_source import NO_HEAD, Row, Source, refuse_damaged_settings, settings_beside
-from litebert.interop.google_names import PROJECT, SECOND, WORDS, is_lone_patients, to_google, to_huggingface
-from litebert.interop.huggingface import Folder, config_from, name_map, settings_of, tensors_of
+from litebert.interop.checkpoint_source import NO_HEAD, Checkpoint, TensorRecord, find_settings, refuse_damaged_settings
+from litebert.interop.google_names import (
+    PROJECTION,
+    SECOND_EMBEDDINGS,
+    WORD_EMBEDDINGS,
+    is_lonepatient_name,
+    to_google,
+    to_huggingface,
+)
+from litebert.interop.huggingface import Folder, config_dict, name_map, named_tensors, parse_config
 from litebert.interop.sentence_transformers import write_modules
-from litebert.interop.tensor_bundle import OBJECT_GRAPH, Bundle, Entry, write_bundle
+from litebert.interop.tensor_bundle import OBJECT_GRAPH, BundleEntry, TensorBundle, write_bundle
 from litebert.model.config import PRESETS, AlbertConfig
 
-CHECKPOINT = "model.ckpt-best"
+CHECKPOINT_NAME = "model.ckpt-best"
 """As in what Google gave away."""
-CONFIG = "albert_config.json"
+CONFIG_NAME = "albert_config.json"
 ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu"}
 """Google's names of them, and ours: its GELU is the one by tanh."""
-_COUNTERS = ("global_step", "beta1_power", "beta2_power", "save_counter")
-_SLOTS = (
+_COUNTER_NAMES = ("global_step", "beta1_power", "beta2_power", "save_counter")
+_OPTIMIZER_SLOTS = (
     "adam_m", "adam_v", "lamb_m", "lamb_v", "Adam", "Adam_1", "AdamWeightDecay", "AdamWeightDecay_1", "LAMB",
     "LAMB_1", "Momentum", "RMSProp", "RMSProp_1", "RMSProp_2", "Adagrad", "Adadelta", "Adadelta_1", "Ftrl", "Ftrl_1",
     "ExponentialMovingAverage",
 )  # fmt: skip
 """What optimizers keep below a weight, of its shape."""
-_SHORT, _MEANS = ("m", "v"), ("vr", "vc")
+_ADAFACTOR_SLOTS, _ADAFACTOR_FACTORED_SLOTS = ("m", "v"), ("vr", "vc")
 """Adafactor's, which could mean anything elsewhere; the last two are means, of rows and of columns."""
-_EMBEDDINGS, _FIRST = "albert.embeddings.", "albert.encoder.albert_layer_groups.0.albert_layers.0"
-TABLE_LIMIT = 1 << 28
+_EMBEDDINGS, _FIRST_LAYER = "albert.embeddings.", "albert.encoder.albert_layer_groups.0.albert_layers.0"
+MAX_TABLE_SIZE = 1 << 28
 """Numbers of a table that two are multiplied into; that of the largest of albert_zh's shape has 87 million."""
-_GOOGLES = {"net_structure_type": 0, "gap_size": 0, "num_memory_blocks": 0, "down_scale_factor": 1}
+_GOOGLE_DEFAULTS = {"net_structure_type": 0, "gap_size": 0, "num_memory_blocks": 0, "down_scale_factor": 1}
 """What Google's settings have beside ours, and always the same."""
 
 
-def read_checkpoint(index: Path) -> Source:
+def read_checkpoint(index: Path) -> Checkpoint:
     """Read the ALBERT of a checkpoint: the weights that it has a place for, and why others are left out."""
-    bundle = Bundle(index)
-    called = bundle.names()
-    shapes = {name: bundle.entries[key].shape for key, name in called.items()}
+    bundle = TensorBundle(index)
+    full_names = bundle.names()
+    shapes = {name: bundle.entries[key].shape for key, name in full_names.items()}
     prefix = _prefix(set(shapes), index)
-    places = {key: name.removeprefix(prefix) for key, name in called.items() if bundle.entries[key].is_weight}
+    places = {key: name.removeprefix(prefix) for key, name in full_names.items() if bundle.entries[key].is_weight}
     _refuse_bert(set(places.values()), index)
-    found = {key: to_huggingface(name) for key, name in places.items()}
+    renamed = {key: to_huggingface(name) for key, name in places.items()}
     rows, tensors = [], dict[str, Tensor]()
     for key, entry in bundle.entries.items():
-        known, name = found.get(key), places.get(key, "")
-        if known is None and name != SECOND:
-            rows.append(Row(called[key], entry.shape, why=_why_not(called[key], entry, shapes)))
+        known, name = renamed.get(key), places.get(key, "")
+        if known is None and name != SECOND_EMBEDDINGS:
+            rows.append(TensorRecord(full_names[key], entry.shape, why=_why_left_out(full_names[key], entry, shapes)))
             continue
-        becomes, transposed = known or (SECOND, False)
+        becomes, transposed = known or (SECOND_EMBEDDINGS, False)
         if becomes in tensors:
-            raise CheckpointError(f"{index}: holds {becomes} twice, once as {called[key]}; it is not one model")
+            raise CheckpointError(f"{index}: holds {becomes} twice, once as {full_names[key]}; it is not one model")
         tensor = bundle.read(key)
         if transposed and tensor.dim() != 2:
-            raise CheckpointError(f"{index}: {called[key]} has shape {entry.shape}, where a matrix was expected")
+            raise CheckpointError(f"{index}: {full_names[key]} has shape {entry.shape}, where a matrix was expected")
         tensors[becomes] = tensor.T.contiguous() if transposed else tensor
-        rows.append(Row(called[key], entry.shape, becomes))
-    _refuse_strangers(rows, prefix, index)
-    return described(index, tensors, rows, "a TensorFlow checkpoint")
+        rows.append(TensorRecord(full_names[key], entry.shape, becomes))
+    _refuse_unknown_encoder_tensors(rows, prefix, index)
+    return describe_checkpoint(index, tensors, rows, "a TensorFlow checkpoint")
 
 
-def described(path: Path, tensors: dict[str, Tensor], rows: list[Row], kind: str, torch_names: bool = False) -> Source:
+def describe_checkpoint(
+    path: Path, tensors: dict[str, Tensor], rows: list[TensorRecord], kind: str, torch_names: bool = False
+) -> Checkpoint:
     """Weights by transformers' names, and albert_zh's second matrix, with the settings that lie beside them."""
     remarks: list[str] = []
-    theirs = SECOND in tensors
-    where, settings = _settings(path, sizes_of(tensors, path), theirs, remarks, torch_names)
+    theirs = SECOND_EMBEDDINGS in tensors
+    where, settings = _find_matching_settings(path, infer_sizes(tensors, path), theirs, remarks, torch_names)
     if settings.get("hidden_act", "") is None:
         raise CheckpointError(
             f"{path.parent}: hidden_act=null: Google's code then has no activation, and no ALBERT of transformers' or "
@@ -85,37 +94,37 @@ def described(path: Path, tensors: dict[str, Tensor], rows: list[Row], kind: str
         )
     if theirs:
         kind += " of albert_zh's own kind"
-        rows = _fold(tensors, rows, path)
+        rows = _fold_second_matrix(tensors, rows, path)
     size = settings["embedding_size"] = tensors[f"{_EMBEDDINGS}word_embeddings.weight"].shape[1]
-    query = tensors.get(f"{_FIRST}.attention.query.weight")
-    if f"{PROJECT}.weight" not in tensors and query is not None and query.shape == (size, size):
+    query = tensors.get(f"{_FIRST_LAYER}.attention.query.weight")
+    if f"{PROJECTION}.weight" not in tensors and query is not None and query.shape == (size, size):
         # with E = H Google has no matrix there; a square of that size is in the file, so this one is not too large
-        tensors |= {f"{PROJECT}.weight": torch.eye(size), f"{PROJECT}.bias": torch.zeros(size)}
-    config = config_from(settings, where)
-    if not torch_names and not _divides_alike(config.num_hidden_layers, settings["num_hidden_groups"]):
+        tensors |= {f"{PROJECTION}.weight": torch.eye(size), f"{PROJECTION}.bias": torch.zeros(size)}
+    config = parse_config(settings, where)
+    if not torch_names and not _groups_agree(config.num_hidden_layers, settings["num_hidden_groups"]):
         raise CheckpointError(
             f"{path}: of {config.num_hidden_layers} layers in {settings['num_hidden_groups']} groups Google's division "
             "puts some into other groups than transformers' does; this model cannot be expressed"
         )
-    by_transformers = torch_names and not any(is_lone_patients(row.name) for row in rows)
+    by_transformers = torch_names and not any(is_lonepatient_name(row.name) for row in rows)
     framework = "transformers" if by_transformers else "" if torch_names else "tensorflow"
-    return Source(kind, framework, path, _with_task(settings, tensors, path), tensors, rows, remarks)
+    return Checkpoint(kind, framework, path, _infer_task(settings, tensors, path), tensors, rows, remarks)
 
 
-def write_google(folder: Folder, path: Path) -> list[Row]:
+def write_google(folder: Folder, path: Path) -> list[TensorRecord]:
     """Write what google-research/albert reads: a checkpoint, albert_config.json and the vocabulary's files.
 
     Returns what each tensor became. A head that it has no whole place for is left out, with its task and a warning.
     """
-    folder = _what_google_holds(folder)
+    folder = _drop_unsupported_heads(folder)
     settings = _google_settings(folder)
     tensors, rows = dict[str, Tensor](), []
-    for name, tensor in _without_identity(tensors_of(folder.model), folder.model.config):
+    for name, tensor in _drop_identity_projection(named_tensors(folder.model), folder.model.config):
         known = to_google(name)
         assert known is not None, name  # other heads were left out, and other encoders refused
         becomes, transposed = known
         tensors[becomes] = tensor.T if transposed else tensor
-        rows.append(Row(name, tuple(tensor.shape), becomes))
+        rows.append(TensorRecord(name, tuple(tensor.shape), becomes))
     tokenizer = folder.required_tokenizer()
     tokenizer.save(path, folder.max_length)
     tokens, scores = tokenizer.vocabulary(), tokenizer.piece_scores()
@@ -128,18 +137,18 @@ def write_google(folder: Folder, path: Path) -> list[Row]:
         write_modules(path, folder.model.config, folder.max_length, tokenizer, folder.sentence_map)
     if folder.task is not None:
         folder.task.save_extra_files(path)
-    write_bundle(path / CHECKPOINT, tensors)
-    write_json(path / CONFIG, settings)
+    write_bundle(path / CHECKPOINT_NAME, tensors)
+    write_json(path / CONFIG_NAME, settings)
     return rows
 
 
-def sizes_of(tensors: Mapping[str, Tensor], path: Path) -> dict[str, int]:
+def infer_sizes(tensors: Mapping[str, Tensor], path: Path) -> dict[str, int]:
     """The settings that shapes tell."""
     try:
         tables = [
             tensors[f"{_EMBEDDINGS}{name}_embeddings.weight"].shape for name in ("word", "position", "token_type")
         ]
-        wide, hidden = tensors[f"{_FIRST}.ffn.weight"].shape
+        wide, hidden = tensors[f"{_FIRST_LAYER}.ffn.weight"].shape
         (vocabulary, small), (positions, _), (segments, _) = tables
     except (KeyError, ValueError) as error:
         raise CheckpointError(
@@ -156,24 +165,28 @@ def sizes_of(tensors: Mapping[str, Tensor], path: Path) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _settings(
+def _find_matching_settings(
     path: Path, sizes: dict[str, int], theirs: bool, remarks: list[str], torch_names: bool
 ) -> tuple[Path, dict[str, Any]]:
     """The settings beside a checkpoint, as config.json would say them, and the file that does."""
-    beside = list(settings_beside(path.parent))
-    fitting = {where: said for where, said in beside if all(said.get(key, sizes[key]) == sizes[key] for key in sizes)}
+    beside = list(find_settings(path.parent))
+    fitting = {
+        where: candidate
+        for where, candidate in beside
+        if all(candidate.get(key, sizes[key]) == sizes[key] for key in sizes)
+    }
     if beside and not fitting:
-        where, said = beside[0]
-        key = next(key for key, size in sizes.items() if said.get(key, size) != size)
+        where, candidate = beside[0]
+        key = next(key for key, size in sizes.items() if candidate.get(key, size) != size)
         raise CheckpointError(
-            f"{where}: says {key}={said[key]!r}, and {path.name} has {sizes[key]}; they do not belong together"
+            f"{where}: says {key}={candidate[key]!r}, and {path.name} has {sizes[key]}; they do not belong together"
         )
-    told = [(said["num_hidden_layers"], said.get("num_attention_heads")) for said in fitting.values()]
-    if any(one != told[0] for one in told):
-        raise CheckpointError(f"{path.parent}: {', '.join(one.name for one in fitting)} fit {path.name} and differ; "
-                              "leave only the right one there")  # fmt: skip
-    where, found = next(iter(fitting.items())) if fitting else (path, {})
-    settings = dict(found) if fitting else _by_preset(path, sizes, theirs, remarks, torch_names)
+    shapes = [(candidate["num_hidden_layers"], candidate.get("num_attention_heads")) for candidate in fitting.values()]
+    if any(other != shapes[0] for other in shapes):
+        names = ", ".join(other.name for other in fitting)
+        raise CheckpointError(f"{path.parent}: {names} fit {path.name} and differ; leave only the right one there")
+    where, matching = next(iter(fitting.items())) if fitting else (path, {})
+    settings = dict(matching) if fitting else _settings_from_preset(path, sizes, theirs, remarks, torch_names)
     if settings.get("ln_type") == "preln":
         raise CheckpointError(
             f"{where}: ln_type='preln': its layers normalise first, where an ALBERT normalises last, and "
@@ -185,11 +198,11 @@ def _settings(
     return where, settings | {key: size for key, size in sizes.items() if key not in settings}
 
 
-def _by_preset(
+def _settings_from_preset(
     path: Path, sizes: dict[str, int], theirs: bool, remarks: list[str], torch_names: bool
 ) -> dict[str, Any]:
     """Shapes tell neither how often a shared layer runs nor its heads, but those of the known sizes are known."""
-    wanted = "config.json" if torch_names else CONFIG
+    wanted = "config.json" if torch_names else CONFIG_NAME
     refuse_damaged_settings(path.parent, wanted)
     same = [
         (name, preset)
@@ -211,26 +224,29 @@ def _by_preset(
             "hidden_act": ACTIVATIONS["gelu"], **sizes}  # fmt: skip
 
 
-def _fold(tensors: dict[str, Tensor], rows: list[Row], path: Path) -> list[Row]:
+def _fold_second_matrix(tensors: dict[str, Tensor], rows: list[TensorRecord], path: Path) -> list[TensorRecord]:
     """Make one table of albert_zh's two. In double precision, so that the product is rounded once."""
-    words, second = f"{_EMBEDDINGS}word_embeddings.weight", tensors.pop(SECOND)
+    words, second = f"{_EMBEDDINGS}word_embeddings.weight", tensors.pop(SECOND_EMBEDDINGS)
     if second.dim() != 2 or tensors[words].shape[1] != second.shape[0]:
         raise CheckpointError(
-            f"{path}: {SECOND} of shape {tuple(second.shape)} does not fit the word embeddings; it is damaged: "
-            "download it again"
+            f"{path}: {SECOND_EMBEDDINGS} of shape {tuple(second.shape)} does not fit the word embeddings; it is "
+            "damaged: download it again"
         )
     size = len(tensors[words]) * max(second.shape)  # both its factor and the product are held in double precision
-    if size > TABLE_LIMIT:
+    if size > MAX_TABLE_SIZE:
         raise CheckpointError(
-            f"{path}: {SECOND} takes a table of {size:,} numbers, over the limit of {TABLE_LIMIT:,}; this is no "
-            "ALBERT's checkpoint"
+            f"{path}: {SECOND_EMBEDDINGS} takes a table of {size:,} numbers, over the limit of {MAX_TABLE_SIZE:,}; "
+            "this is no ALBERT's checkpoint"
         )
     tensors[words] = (tensors[words].double() @ second.double()).float()
     why = "multiplied into one table of the hidden size"
-    return [Row(row.name, row.shape, words, why) if row.becomes in (words, SECOND) else row for row in rows]
+    return [
+        TensorRecord(row.name, row.shape, words, why) if row.becomes in (words, SECOND_EMBEDDINGS) else row
+        for row in rows
+    ]
 
 
-def _with_task(settings: dict[str, Any], tensors: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
+def _infer_task(settings: dict[str, Any], tensors: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
     """What a fine-tuned checkpoint answers shows in its heads alone."""
     ours = settings.get("litebert", {})
     if "architectures" in settings or not isinstance(ours, dict) or "task" in ours:
@@ -250,36 +266,37 @@ def _with_task(settings: dict[str, Any], tensors: Mapping[str, Tensor], path: Pa
 
 def _prefix(names: set[str], index: Path) -> str:
     """What stands before every name, as `module/` does in TF-Hub's."""
-    tables = [name for name in names if name == WORDS or name.endswith(f"/{WORDS}")]
+    tables = [name for name in names if name == WORD_EMBEDDINGS or name.endswith(f"/{WORD_EMBEDDINGS}")]
     if len(tables) != 1:
-        some = ", ".join(sorted(name for name in names if name != OBJECT_GRAPH)[:4]) or "nothing"
+        examples = ", ".join(sorted(name for name in names if name != OBJECT_GRAPH)[:4]) or "nothing"
         raise CheckpointError(
-            f"{index}: is not an ALBERT's checkpoint: of {WORDS} it has {len(tables)} and not one; it holds {some}, …"
+            f"{index}: is not an ALBERT's checkpoint: of {WORD_EMBEDDINGS} it has {len(tables)} and not one; it holds "
+            f"{examples}, …"
         )
-    return tables[0].removesuffix(WORDS)
+    return tables[0].removesuffix(WORD_EMBEDDINGS)
 
 
 def _refuse_bert(names: set[str], index: Path) -> None:
-    if SECOND not in names and any(re.match(r"bert/encoder/layer_\d", name) for name in names):
+    if SECOND_EMBEDDINGS not in names and any(re.match(r"bert/encoder/layer_\d", name) for name in names):
         raise CheckpointError(
             f"{index}: is a BERT's: each of its layers has weights of its own, and its embeddings have no second "
             "matrix; convert it with transformers, then make an ALBERT of it: litebert distill --from-bert"
         )
 
 
-def _why_not(name: str, entry: Entry, shapes: Mapping[str, tuple[int, ...]]) -> str:
+def _why_left_out(name: str, entry: BundleEntry, shapes: Mapping[str, tuple[int, ...]]) -> str:
     before, _, last = name.rpartition("/")
-    if last in _COUNTERS or name == OBJECT_GRAPH:
+    if last in _COUNTER_NAMES or name == OBJECT_GRAPH:
         return "counts steps or names objects: no weight"
     alike = shapes.get(before, entry.shape) == entry.shape  # without its weight, that one is what is missing
-    short = before in shapes and (last in _MEANS or (last in _SHORT and alike))
-    is_state = short or (last in _SLOTS and alike)
+    short = before in shapes and (last in _ADAFACTOR_FACTORED_SLOTS or (last in _ADAFACTOR_SLOTS and alike))
+    is_state = short or (last in _OPTIMIZER_SLOTS and alike)
     if is_state or ".OPTIMIZER_SLOT" in name:
         return "a state of the optimizer"
     return NO_HEAD if entry.kind.startswith(("float", "bfloat")) else f"{entry.kind}: no weight"
 
 
-def _refuse_strangers(rows: Iterable[Row], prefix: str, index: Path) -> None:
+def _refuse_unknown_encoder_tensors(rows: Iterable[TensorRecord], prefix: str, index: Path) -> None:
     """What stands in the encoder must have a place there, or another model would come out."""
     for row in rows:
         if row.why == NO_HEAD and row.name.startswith(f"{prefix}bert/"):
@@ -287,7 +304,7 @@ def _refuse_strangers(rows: Iterable[Row], prefix: str, index: Path) -> None:
                                   "of the encoder; this is another architecture")  # fmt: skip
 
 
-def _what_google_holds(folder: Folder) -> Folder:
+def _drop_unsupported_heads(folder: Folder) -> Folder:
     """The model with those heads that Google's code takes whole: half a head is no head."""
     heads, names = folder.model.heads, list(name_map(folder.model))
     halved = [
@@ -310,7 +327,7 @@ def _what_google_holds(folder: Folder) -> Folder:
 
 def _google_settings(folder: Folder) -> dict[str, Any]:
     """albert_config.json. Google's code takes what it knows; our own keys bring back the rest."""
-    config, settings = folder.model.config, settings_of(folder)
+    config, settings = folder.model.config, config_dict(folder)
     if folder.int8 is not None:
         raise ConfigError("a model in eight bits has no form in Google's code; give the one it was quantized from")
     special = [key for key in ("relative_attention_distance", "depth_embedding", "lora_rank") if getattr(config, key)]
@@ -320,7 +337,7 @@ def _google_settings(folder: Folder) -> dict[str, Any]:
         raise ConfigError(f"{value} has no form in Google's code, which would compute something else; use --to "
                           "huggingface")  # fmt: skip
     groups, layers = settings["num_hidden_groups"], config.num_hidden_layers
-    if not _divides_alike(layers, groups):
+    if not _groups_agree(layers, groups):
         raise ConfigError(f"{groups} groups of {layers} layers: Google's division puts some layers into other groups "
                           "than transformers' does; use --to huggingface")  # fmt: skip
     if config.hidden_act == "gelu":
@@ -332,18 +349,20 @@ def _google_settings(folder: Folder) -> dict[str, Any]:
     settings["litebert"]["hidden_act"] = config.hidden_act
     left_out = ("model_type", "architectures", "dtype")
     settings = {key: value for key, value in settings.items() if key not in left_out}
-    return settings | _GOOGLES | {"hidden_act": names[config.hidden_act]}
+    return settings | _GOOGLE_DEFAULTS | {"hidden_act": names[config.hidden_act]}
 
 
-def _divides_alike(layers: int, groups: int) -> bool:
+def _groups_agree(layers: int, groups: int) -> bool:
     """Does Google's formula put every layer into the group that transformers' does? Both round."""
     return all(int(layer / layers * groups) == int(layer / (layers / groups)) for layer in range(layers))
 
 
-def _without_identity(tensors: Iterable[tuple[str, Tensor]], config: AlbertConfig) -> Iterable[tuple[str, Tensor]]:
+def _drop_identity_projection(
+    tensors: Iterable[tuple[str, Tensor]], config: AlbertConfig
+) -> Iterable[tuple[str, Tensor]]:
     """Where E = H, Google's code has nothing between embeddings and layers."""
     for name, tensor in tensors:
-        if not name.startswith(PROJECT) or config.embedding_size != config.hidden_size:
+        if not name.startswith(PROJECTION) or config.embedding_size != config.hidden_size:
             yield name, tensor
         elif not torch.equal(tensor, torch.eye(len(tensor)) if tensor.dim() == 2 else torch.zeros_like(tensor)):
             raise ConfigError(

@@ -15,40 +15,40 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from litebert.interop.checkpoint_source import Source
-from litebert.interop.google_names import SECOND, WORDS
-from litebert.interop.huggingface import config_from, weights_of
-from litebert.interop.tensor_bundle import INDEX, Bundle
+from litebert.interop.checkpoint_source import Checkpoint
+from litebert.interop.google_names import SECOND_EMBEDDINGS, WORD_EMBEDDINGS
+from litebert.interop.huggingface import build_model, parse_config
+from litebert.interop.tensor_bundle import INDEX_SUFFIX, TensorBundle
 from litebert.interop.weights import read_file
 from litebert.model.config import AlbertConfig
 
-SEQUENCES, LONGEST = 3, 32
-_IN_GROUP = ("attention_1/self", "attention_1/output/dense", "LayerNorm", "ffn_1/intermediate/dense",
+SEQUENCE_COUNT, MAX_LENGTH = 3, 32
+_GROUP_PARTS = ("attention_1/self", "attention_1/output/dense", "LayerNorm", "ffn_1/intermediate/dense",
              "ffn_1/intermediate/output/dense", "LayerNorm_1")  # fmt: skip
-_IN_SHARED = ("attention/self", "attention/output/dense", "attention/output/LayerNorm", "intermediate/dense",
+_SHARED_LAYER_PARTS = ("attention/self", "attention/output/dense", "attention/output/LayerNorm", "intermediate/dense",
               "output/dense", "output/LayerNorm")  # fmt: skip
 
 
-def difference(source: Source) -> float | str:
-    """The largest difference at real tokens, or why there is none."""
+def hidden_state_difference(source: Checkpoint) -> float | str:
+    """The largest hidden_state_difference at real tokens, or why there is none."""
     framework = source.framework
     if not framework:
         return "not verified: no library of today computes this kind of checkpoint"
     if find_spec(framework) is None:
         return f"not verified: {framework.replace('_', '-')} is not installed here; it computes this kind of checkpoint"
-    if own := _own_parts(source):
+    if own := _litebert_only_parts(source):
         return f"not verified: {framework.replace('_', '-')} has no ALBERT with {' and '.join(own)}"
-    model, _ = weights_of(source.folder, dict(source.settings), dict(source.tensors))
-    inputs = _inputs(model.config)
+    model, _ = build_model(source.folder, dict(source.settings), dict(source.tensors))
+    inputs = _random_inputs(model.config)
     with torch.inference_mode():
         ours = model.encoder(*inputs)
-    theirs = {"tensorflow": _by_tensorflow, "transformers": _by_transformers, "keras_hub": _by_keras}[framework]
+    theirs = {"tensorflow": _run_tensorflow, "transformers": _run_transformers, "keras_hub": _run_keras}[framework]
     return float((ours - theirs(source, inputs))[inputs[1].bool()].abs().max())
 
 
-def _own_parts(source: Source) -> list[str]:
+def _litebert_only_parts(source: Checkpoint) -> list[str]:
     """What of the encoder litebert alone computes; another library would ignore it and give something else."""
-    config, ours = config_from(source.settings, source.folder), source.settings.get("litebert", {})
+    config, ours = parse_config(source.settings, source.folder), source.settings.get("litebert", {})
     parts = {
         "a relative bias": config.relative_attention_distance,
         "an embedding of depth": config.depth_embedding,
@@ -58,60 +58,64 @@ def _own_parts(source: Source) -> list[str]:
     return [name for name, there in parts.items() if there]
 
 
-def _inputs(config: AlbertConfig) -> tuple[Tensor, Tensor, Tensor]:
+def _random_inputs(config: AlbertConfig) -> tuple[Tensor, Tensor, Tensor]:
     """Made-up ids, mask and segments; all sequences but the first have padding."""
-    length = min(LONGEST, config.max_position_embeddings)
-    ids = torch.randint(0, config.vocab_size, (SEQUENCES, length), generator=torch.Generator().manual_seed(0))
+    length = min(MAX_LENGTH, config.max_position_embeddings)
+    ids = torch.randint(0, config.vocab_size, (SEQUENCE_COUNT, length), generator=torch.Generator().manual_seed(0))
     mask = torch.ones_like(ids)
-    for row in range(1, SEQUENCES):
+    for row in range(1, SEQUENCE_COUNT):
         mask[row, max(1, length // (row + 1)) :] = 0
     segments = (torch.arange(length) >= length // 2).long() * mask * (config.type_vocab_size > 1)
     return ids, mask, segments
 
 
-def _by_transformers(source: Source, inputs: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+def _run_transformers(source: Checkpoint, inputs: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     transformers = import_module("transformers")
     ids, mask, segments = inputs
     transformers.logging.set_verbosity_error()
-    given: dict[str, Any] = {"pretrained_model_name_or_path": source.path}
+    options: dict[str, Any] = {"pretrained_model_name_or_path": source.path}
     if source.path.is_file():  # which need not be called as transformers calls it, nor its settings
         config = transformers.AlbertConfig.from_dict(source.settings)
-        given = {"pretrained_model_name_or_path": None, "config": config, "state_dict": read_file(source.path)}
-    model = transformers.AlbertModel.from_pretrained(**given).float().eval()
+        options = {"pretrained_model_name_or_path": None, "config": config, "state_dict": read_file(source.path)}
+    model = transformers.AlbertModel.from_pretrained(**options).float().eval()
     with torch.inference_mode():
         return model(ids, attention_mask=mask, token_type_ids=segments).last_hidden_state
 
 
-def _by_keras(source: Source, inputs: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+def _run_keras(source: Checkpoint, inputs: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     models = import_module("keras_hub").models
-    ids, mask, segments = (one.numpy() for one in inputs)
+    ids, mask, segments = (tensor.numpy() for tensor in inputs)
     backbone = models.Backbone.from_preset(str(source.folder))
     states = backbone({"token_ids": ids, "segment_ids": segments, "padding_mask": mask})["sequence_output"]
     return torch.from_numpy(import_module("keras").ops.convert_to_numpy(states))
 
 
-def _by_tensorflow(source: Source, inputs: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+def _run_tensorflow(source: Checkpoint, inputs: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    network = _Network(source)
-    return torch.from_numpy(network.hidden_states(*(one.numpy() for one in inputs)).numpy())
+    network = _TensorFlowAlbert(source)
+    return torch.from_numpy(network.hidden_states(*(tensor.numpy() for tensor in inputs)).numpy())
 
 
-class _Network:
+class _TensorFlowAlbert:
     """Google's ALBERT, and albert_zh's, of a checkpoint's variables."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Checkpoint) -> None:
         self.tf = import_module("tensorflow")
-        self.config = config_from(source.settings, source.path)
-        self._reader = self.tf.train.load_checkpoint(str(source.path.with_name(source.path.name.removesuffix(INDEX))))
-        names = {name: key for key, name in Bundle(source.path).names().items()}
-        prefix = next(name for name in names if name == WORDS or name.endswith(f"/{WORDS}")).removesuffix(WORDS)
+        self.config = parse_config(source.settings, source.path)
+        self._reader = self.tf.train.load_checkpoint(
+            str(source.path.with_name(source.path.name.removesuffix(INDEX_SUFFIX)))
+        )
+        names = {name: key for key, name in TensorBundle(source.path).names().items()}
+        prefix = next(
+            name for name in names if name == WORD_EMBEDDINGS or name.endswith(f"/{WORD_EMBEDDINGS}")
+        ).removesuffix(WORD_EMBEDDINGS)
         self._keys = {name.removeprefix(prefix): key for name, key in names.items()}
 
     def hidden_states(self, ids: Any, mask: Any, segments: Any) -> Any:  # (B, L) each -> (B, L, H)
         tf, config = self.tf, self.config
-        rows = tf.gather(self._get(WORDS), ids)
-        if theirs := SECOND in self._keys:
-            rows = rows @ self._get(SECOND)
+        rows = tf.gather(self._get(WORD_EMBEDDINGS), ids)
+        if theirs := SECOND_EMBEDDINGS in self._keys:
+            rows = rows @ self._get(SECOND_EMBEDDINGS)
         rows += tf.gather(self._get("bert/embeddings/token_type_embeddings"), segments)
         rows += self._get("bert/embeddings/position_embeddings")[: ids.shape[1]]
         rows = self._norm(rows, "bert/embeddings/LayerNorm")
@@ -121,10 +125,10 @@ class _Network:
         for layer in range(config.num_hidden_layers):
             for inner in range(config.inner_group_num):
                 group = int(layer / config.num_hidden_layers * config.num_hidden_groups)
-                shared = f"bert/encoder/layer_shared/{_IN_SHARED[1]}/kernel" in self._keys
+                shared = f"bert/encoder/layer_shared/{_SHARED_LAYER_PARTS[1]}/kernel" in self._keys
                 own = "layer_shared" if shared else f"layer_{layer}"
                 scope = own if theirs else f"transformer/group_{group}/inner_group_{inner}"
-                parts = _IN_SHARED if theirs else _IN_GROUP
+                parts = _SHARED_LAYER_PARTS if theirs else _GROUP_PARTS
                 rows = self._block(rows, bias, [f"bert/encoder/{scope}/{part}" for part in parts])
         return rows
 

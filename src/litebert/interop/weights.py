@@ -16,32 +16,32 @@ from litebert.errors import CheckpointError
 from litebert.files import read_json
 from litebert.model.quantize import quantize_per_row
 
-FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
-"""Where a folder keeps its weights; the first that is there counts."""
-GRAPHS = ("model.onnx", "model.pt2", "encoder.onnx")
+WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+"""Files of weights in a folder; the first that exists is read."""
+GRAPH_FILES = ("model.onnx", "model.pt2", "encoder.onnx")
 WEIGHT_LIMIT_BYTES = 8 << 30
-LARGE = 1 << 16
-"""Numbers of a matrix that is not worth rounding to eight bits."""
-SCALE = ".litebert_scale"
-"""After the name of a matrix of whole numbers: what its rows are multiplied by."""
-BUFFERS = ("embeddings.position_ids",)
-"""Of old versions: 0, 1, 2, …"""
-PRECISIONS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-"""Of weights; those in eight bits are multiplied out when they are read."""
-_OLD_PYTORCH = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")
+MIN_QUANTIZED_SIZE = 1 << 16
+"""Matrices with at most so many weights are not quantized."""
+SCALE_SUFFIX = ".litebert_scale"
+"""Suffix of the row scales of an int8 matrix."""
+BUFFER_NAMES = ("embeddings.position_ids",)
+"""Buffers of old versions, with the values 0, 1, 2, …"""
+WEIGHT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+"""Types of weights; int8 weights are dequantized when read."""
+_LEGACY_PYTORCH_MAGIC = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """The weights of a folder under current names."""
-    found: dict[str, Tensor] = {}
-    for name, tensor in read_folder(folder).items():
-        if not name.endswith(BUFFERS):
-            put(found, current_name(name), tensor, name, folder)
-    return found
+    """The weights of a folder by current names."""
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in read_raw_tensors(folder).items():
+        if not name.endswith(BUFFER_NAMES):
+            add_tensor(tensors, current_name(name), tensor, name, folder)
+    return tensors
 
 
-def put(tensors: dict[str, Tensor], becomes: str, tensor: Tensor, name: str, path: Path) -> None:
-    """Take a tensor under another name; of two that become one nobody can say which is meant."""
+def add_tensor(tensors: dict[str, Tensor], becomes: str, tensor: Tensor, name: str, path: Path) -> None:
+    """Add a tensor under another name; two tensors with one name are refused."""
     if becomes in tensors:
         raise CheckpointError(
             f"{path}: holds {becomes} twice, once as {name}; it is not one model: leave only the right one in it"
@@ -49,11 +49,11 @@ def put(tensors: dict[str, Tensor], becomes: str, tensor: Tensor, name: str, pat
     tensors[becomes] = tensor
 
 
-def read_folder(folder: Path) -> dict[str, Tensor]:
-    """The weights of a folder under the names that they have there."""
-    path = next((folder / name for name in FILES if (folder / name).is_file()), None)
+def read_raw_tensors(folder: Path) -> dict[str, Tensor]:
+    """The weights of a folder by the names in its files."""
+    path = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)
     if path is None:
-        if graph := next((name for name in GRAPHS if (folder / name).is_file()), None):
+        if graph := next((name for name in GRAPH_FILES if (folder / name).is_file()), None):
             raise CheckpointError(
                 f"{folder}: holds a graph for other runtimes ({graph}) and no weights; give the model that it was "
                 "exported from"
@@ -63,71 +63,71 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
             "folder again"
         )
     tensors: dict[str, Tensor] = {}
-    for file in _shards(path) if path.suffix == ".json" else [path]:
+    for file in _shard_paths(path) if path.suffix == ".json" else [path]:
         for name, tensor in read_file(file).items():
-            put(tensors, name, tensor, name, file)
+            add_tensor(tensors, name, tensor, name, file)
     return tensors
 
 
 def read_file(path: Path) -> dict[str, Tensor]:
-    """The tensors of one file: safetensors or PyTorch's, by what it looks like inside."""
+    """The tensors of a safetensors or PyTorch file, recognised by content."""
     _check_size(path)
     by_pytorch = not is_safetensors(path) and (is_pytorch(path) or path.suffix == ".bin")
     tensors = _read_bin(path) if by_pytorch else _read_safetensors(path)
     _check_memory(path, tensors)
-    found = dict(_from_eight_bits(tensors, path.parent))
-    for name, tensor in found.items():
-        if tensor.dtype not in PRECISIONS and not name.endswith(BUFFERS):
+    dequantized = dict(_dequantize_tensors(tensors, path.parent))
+    for name, tensor in dequantized.items():
+        if tensor.dtype not in WEIGHT_DTYPES and not name.endswith(BUFFER_NAMES):
             raise CheckpointError(
-                f"{path}: {name} holds {_kind(tensor)}, where a weight is float32, float16, bfloat16 or float64; "
+                f"{path}: {name} holds {_dtype_name(tensor)}, where a weight is float32, float16, bfloat16 or float64; "
                 "save the model with weights of one of these"
             )
-    return found
+    return dequantized
 
 
 def is_pytorch(path: Path) -> bool:
-    """Is it what torch.save writes: a zip with a data.pkl in it, or in older files a certain number?"""
+    """Was it written by torch.save: a zip with data.pkl, or the magic number of older files?"""
     with path.open("rb") as file:
-        start = file.read(len(_OLD_PYTORCH))
-    return start == _OLD_PYTORCH or any(entry.filename.endswith("/data.pkl") for entry in _zipped(path))
+        start = file.read(len(_LEGACY_PYTORCH_MAGIC))
+    return start == _LEGACY_PYTORCH_MAGIC or any(entry.filename.endswith("/data.pkl") for entry in _zip_entries(path))
 
 
 def is_safetensors(path: Path) -> bool:
-    """Does it begin with the length of a JSON object, and that?"""
+    """Does it begin with the length of a JSON header and a brace?"""
     with path.open("rb") as file:
         start = file.read(9)
     return len(start) == 9 and start[8:] == b"{" and int.from_bytes(start[:8], "little") < path.stat().st_size
 
 
 def current_name(name: str) -> str:
-    """Undo what older versions called things: gamma and beta, and no `albert.` before a bare encoder's tensors."""
+    """Rename tensors of older versions: gamma and beta, and bare encoders without the prefix `albert.`."""
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
     return f"albert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
 
-def in_eight_bits(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Large matrices as whole numbers with a scale for each row beside them; the others as they are."""
+def quantize_tensors(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Quantize large matrices to int8 with a scale per row; other tensors are unchanged."""
     for name, tensor in tensors.items():
-        if tensor.dim() != 2 or tensor.numel() <= LARGE:
+        if tensor.dim() != 2 or tensor.numel() <= MIN_QUANTIZED_SIZE:
             yield name, tensor
             continue
         whole, scale = quantize_per_row(tensor.float())
         yield name, whole
-        yield name + SCALE, scale
+        yield name + SCALE_SUFFIX, scale
 
 
-def _from_eight_bits(tensors: Mapping[str, Tensor], folder: Path) -> Iterator[tuple[str, Tensor]]:
+def _dequantize_tensors(tensors: Mapping[str, Tensor], folder: Path) -> Iterator[tuple[str, Tensor]]:
     for name, tensor in tensors.items():
         if tensor.dtype == torch.int8:
-            scale = tensors.get(name + SCALE)
+            scale = tensors.get(name + SCALE_SUFFIX)
             if scale is None or tensor.dim() != 2 or scale.shape != tensor.shape[:1]:
                 raise CheckpointError(f"{folder}: {name} has no scale for each of its rows; quantize the model again")
             yield name, tensor * scale.float()[:, None]
-        elif not (name.endswith(SCALE) and name.removesuffix(SCALE) in tensors):
+        elif not (name.endswith(SCALE_SUFFIX) and name.removesuffix(SCALE_SUFFIX) in tensors):
             yield name, tensor
 
 
-def _shards(index: Path) -> list[Path]:
+def _shard_paths(index: Path) -> list[Path]:
     names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise CheckpointError(f"{index}: has no weight_map; download the folder again")
@@ -169,12 +169,12 @@ def _read_bin(path: Path) -> dict[str, Tensor]:
 
 
 def _check_memory(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Every number must stand in the file: a few bytes can else stand for any number of them."""
+    """Refuse tensors whose storage is smaller than their size: a few bytes could expand without limit."""
     for name, tensor in tensors.items():
         plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
         if not plain or tensor.is_quantized or tensor.is_nested:
             raise CheckpointError(
-                f"{path}: {name} is {_form(tensor)} and not a plain tensor; save the model with plain tensors"
+                f"{path}: {name} is {_storage_kind(tensor)} and not a plain tensor; save the model with plain tensors"
             )
         size, stored = tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()
         if size > stored:
@@ -191,7 +191,7 @@ def _check_memory(path: Path, tensors: Mapping[str, Tensor]) -> None:
         )
 
 
-def _form(tensor: Tensor) -> str:
+def _storage_kind(tensor: Tensor) -> str:
     if tensor.is_quantized:
         return "quantized"
     if tensor.is_nested:
@@ -199,21 +199,21 @@ def _form(tensor: Tensor) -> str:
     return "sparse" if tensor.layout != torch.strided else f"on the device {tensor.device.type!r}"
 
 
-def _kind(tensor: Tensor) -> str:
+def _dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def _check_size(path: Path) -> None:
     # a .bin is a zip, which can unpack to far more than it weighs
-    size = max(path.stat().st_size, sum(entry.file_size for entry in _zipped(path)))
+    size = max(path.stat().st_size, sum(entry.file_size for entry in _zip_entries(path)))
     if size > WEIGHT_LIMIT_BYTES:
         raise CheckpointError(
             f"{path}: {size:,} bytes is over the limit of {WEIGHT_LIMIT_BYTES:,}; the largest ALBERT is under 1 GB"
         )
 
 
-def _zipped(path: Path) -> list[zipfile.ZipInfo]:
-    """What a zip says that it holds; nothing, if it is none."""
+def _zip_entries(path: Path) -> list[zipfile.ZipInfo]:
+    """The entries of a zip file; empty for other files."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.infolist()

@@ -1,4 +1,4 @@
-"""One self-contained HTML page: headings, tables and drawings, nothing fetched from anywhere."""
+"""A self-contained HTML page of headings, tables and plots, without external resources."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 from litebert.files import atomic_write
 from litebert.measure.plots import (
     COLOURS,
-    Line,
-    Panel,
+    MachineLimits,
     Point,
-    Roof,
+    RooflinePoint,
+    RunCurve,
     Series,
-    Work,
-    colour_of,
-    dash_of,
+    Subplot,
+    colour_name,
+    dash_style,
     draw_bars,
     draw_confusion,
-    draw_panel,
     draw_points,
     draw_roofline,
+    draw_subplot,
 )
 from litebert.measure.score_plots import Score, draw_growth, draw_scores
 
@@ -53,8 +53,8 @@ svg {{ display: block; width: 100%; height: auto; }} svg * {{ stroke-linejoin: r
 .legend i {{ display: inline-block; width: 1.4rem; border-top: .2rem solid;
   margin-right: .5rem; vertical-align: .25rem; }}
 """
-MANY = 6
-"""Columns from which on a table is set smaller."""
+WIDE_TABLE_COLUMNS = 6
+"""Tables with more columns than this are set smaller."""
 
 
 class Report:
@@ -71,65 +71,65 @@ class Report:
         self._parts.append(f"<p>{html.escape(text)}</p>")
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Any]], *, folded: str = "") -> None:
-        """With `folded`, the table hides behind that line until it is asked for."""
+        """With `folded`, the table is collapsed below that line."""
         head = "<tr>" + "".join(f"<th>{html.escape(cell)}</th>" for cell in header) + "</tr>" if header else ""
         body = "".join("<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in rows)
         columns = max(map(len, rows), default=0)
-        table = f'<div class="wide{" many" if columns > MANY else ""}"><table>{head}{body}</table></div>'
+        table = f'<div class="wide{" many" if columns > WIDE_TABLE_COLUMNS else ""}"><table>{head}{body}</table></div>'
         if folded:
             table = f"<details><summary>{html.escape(folded)}</summary>{table}</details>"
         self._parts.append(table)
 
     def legend(self, names: Sequence[str]) -> None:
-        """Which colour is which run."""
+        """Colours of the runs."""
         items = (
-            f'<li><i style="border-color: var(--{colour_of(number)}); border-style: {dash_of(number)[1]}"></i>'
+            f'<li><i style="border-color: var(--{colour_name(number)}); border-style: {dash_style(number)[1]}"></i>'
             f"{html.escape(name)}</li>"
             for number, name in enumerate(names)
         )
         self._parts.append(f'<ul class="legend">{"".join(items)}</ul>')
 
-    def panels(self, panels: Sequence[Panel]) -> None:
-        """Small drawings side by side; one below the other on a phone."""
+    def panels(self, panels: Sequence[Subplot]) -> None:
+        """Small plots side by side; below each other on a phone."""
         drawn = (
-            f"<figure><figcaption>{html.escape(panel.title)}</figcaption>{draw_panel(panel)}</figure>"
+            f"<figure><figcaption>{html.escape(panel.title)}</figcaption>{draw_subplot(panel)}</figure>"
             for panel in panels
         )
         self._parts.append(f'<div class="panels">{"".join(drawn)}</div>')
 
     def curves(self, curves: Mapping[str, Series], caption: str) -> None:
-        """Figures over steps in one wide drawing."""
-        lines = [Line(name, number, training=curve) for number, (name, curve) in enumerate(curves.items())]
+        """Metrics over steps in one wide plot."""
+        lines = [RunCurve(name, number, training=curve) for number, (name, curve) in enumerate(curves.items())]
         if len(curves) > 1:
             self.legend(list(curves))
-        self.drawing(draw_panel(Panel(caption, lines), width=7, height=3), caption)
+        self.drawing(draw_subplot(Subplot(caption, lines), width=7, height=3), caption)
 
     def confusion(self, labels: Sequence[str], counts: Sequence[Sequence[int]], caption: str) -> None:
-        """Rows are the truth, columns the answers."""
+        """Rows are true labels, columns predicted labels."""
         self.drawing(draw_confusion(labels, counts, caption), caption)
 
     def points(
         self, points: Sequence[Point], caption: str, x_label: str, y_label: str, *, diagonal: bool = False
     ) -> None:
-        """Means over something, as dots."""
+        """Binned means, as dots."""
         self.drawing(draw_points(points, caption, x_label, y_label, diagonal=diagonal), caption)
 
     def scores(self, scores: Sequence[Score], caption: str, x_label: str, y_label: str) -> None:
-        """What several reached, and what it took."""
+        """Scores over cost."""
         self.drawing(draw_scores(scores, caption, x_label, y_label), caption)
 
     def growth(self, scores: Sequence[Score], caption: str, x_label: str, y_label: str) -> None:
-        """What several reached with more and more; those of one number are a line."""
+        """Scores over the number of examples; scores of one number are a line."""
         self.drawing(draw_growth(scores, caption, x_label, y_label), caption)
 
     def bars(self, groups: Mapping[str, Mapping[str, float]], caption: str, unit: str) -> None:
-        """Values side by side, for the same names in every group."""
+        """Bars for the same names in every group."""
         names = list(dict.fromkeys(name for group in groups.values() for name in group))
         self.legend(names)
         self.drawing(draw_bars(groups, names, caption, unit), caption)
 
-    def roofline(self, works: Sequence[Work], roof: Roof, caption: str) -> None:
-        """Operations per byte and per second below what the machine allows."""
+    def roofline(self, works: Sequence[RooflinePoint], roof: MachineLimits, caption: str) -> None:
+        """Operations per second over operations per byte, below the limits of the machine."""
         names = list(dict.fromkeys(work.who for work in works))
         self.legend(names)
         self.drawing(draw_roofline(works, names, roof, caption), caption)

@@ -1,4 +1,4 @@
-"""Means of measurements, and of differences between two on the same things."""
+"""Means and paired differences with 95 % confidence intervals."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-USUAL = 1.96
-"""Standard errors that hold 95 % of such means."""
+Z_95 = 1.96
+"""Half-width of a 95 % confidence interval in standard errors."""
 
 
-class Mean(NamedTuple):
-    """It lies within `margin` of the truth, 19 times out of 20."""
+class Estimate(NamedTuple):
+    """A value and the half-width of its 95 % confidence interval."""
 
     value: float
     margin: float
 
 
-def mean_of(values: Sequence[float]) -> Mean:
+def mean_with_margin(values: Sequence[float]) -> Estimate:
     if len(values) < 2:
-        return Mean(float(np.mean(values)), float("inf"))
-    return Mean(float(np.mean(values)), float(USUAL * np.std(values, ddof=1) / len(values) ** 0.5))
+        return Estimate(float(np.mean(values)), float("inf"))
+    return Estimate(float(np.mean(values)), float(Z_95 * np.std(values, ddof=1) / len(values) ** 0.5))
 
 
-def spread_of(values: Sequence[float]) -> float | None:
-    """The standard deviation, as far as so many say; of one value, none."""
+def sample_deviation(values: Sequence[float]) -> float | None:
+    """Sample standard deviation; None for a single value."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
-def mean_difference(ours: Sequence[float], others: Sequence[float]) -> Mean:
-    """How much more ours are, each beside the one of others on the same thing."""
-    return mean_of(np.subtract(ours, others).tolist())
+def paired_difference(ours: Sequence[float], others: Sequence[float]) -> Estimate:
+    """Mean of the paired differences `ours - others`."""
+    return mean_with_margin(np.subtract(ours, others).tolist())

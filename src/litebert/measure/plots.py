@@ -1,4 +1,4 @@
-"""Drawings as SVG that takes the colours of the page around it, light or dark."""
+"""Plots as SVG that follow the light or dark theme of the page around them."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ COLOURS = {
 RUN_COLOURS = 6
 DASHES: tuple[tuple[Any, str], ...] = (("-", "solid"), ((0, (5, 2)), "dashed"), ((0, (1.5, 1.5)), "dotted"))
 """For a drawing and for a page: a seventh run has the first one's colour, dashed."""
-UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-POINTS = 400  # of a curve; a screen shows no more, and a page of a million steps would not open
-LABEL_GAP = 0.085  # between two labels, as a share of a panel's height
-LEFT, RIGHT, BOTTOM, TOP = 0.45, 0.7, 0.25, 0.1  # inches around a panel, the same for all, so that they line up
+SI_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+MAX_CURVE_POINTS = 400  # of a curve; a screen shows no more, and a page of a million steps would not open
+MIN_LABEL_GAP = 0.085  # between two labels, as a share of a subplot's height
+LEFT, RIGHT, BOTTOM, TOP = 0.45, 0.7, 0.25, 0.1  # inches around a subplot, the same for all, so that they line up
 
 
 @dataclass(frozen=True)
-class Line:
-    """One run in a panel."""
+class RunCurve:
+    """One run in a subplot."""
 
     name: str
     number: int
@@ -51,64 +51,66 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Panel:
-    """One figure of one or several runs over their steps."""
+class Subplot:
+    """One metric of one or several runs over their steps."""
 
     title: str
-    lines: Sequence[Line]
+    lines: Sequence[RunCurve]
     percent: bool = False
-    """Values are shares: 0.5 is written 50%."""
+    """Values are fractions: 0.5 is written 50%."""
     from_zero: bool = False
     exact: bool = False
-    """Values without noise: drawn as they are, not as a mean."""
+    """Values without noise: plotted without a running mean."""
     stairs: bool = False
-    """Values that jump: a slope between them means nothing."""
+    """Step function: no slope between values."""
     marks: Sequence[float] = ()
-    """Steps at which something happened."""
+    """Steps of events, drawn as vertical lines."""
 
 
-def colour_of(number: int) -> str:
+def colour_name(number: int) -> str:
     return f"run{number % RUN_COLOURS}"
 
 
-def dash_of(number: int) -> tuple[Any, str]:
+def dash_style(number: int) -> tuple[Any, str]:
     return DASHES[number // RUN_COLOURS % len(DASHES)]
 
 
-def draw_panel(panel: Panel, width: float = 3.7, height: float = 2.1) -> str:
+def draw_subplot(subplot: Subplot, width: float = 3.7, height: float = 2.1) -> str:
     """Every step faint, a running mean on top, validations as rings, the last values written at the end."""
     figure, axes = new_figure(width, height)
     figure.subplots_adjust(LEFT / width, BOTTOM / height, 1 - RIGHT / width, 1 - TOP / height)
     seen: list[float] = []
     ends: list[tuple[float, str, str]] = []
-    for line in panel.lines:
-        colour = COLOURS[colour_of(line.number)][0]
-        how = {"color": colour, "linestyle": dash_of(line.number)[0]}
+    for line in subplot.lines:
+        colour = COLOURS[colour_name(line.number)][0]
+        how = {"color": colour, "linestyle": dash_style(line.number)[0]}
         last = []
         if line.training is not None:
             steps, values = _finite(line.training)
-            if not panel.exact:
-                axes.plot(*thinned(steps, values), color=colour, alpha=0.22, linewidth=0.7)
+            if not subplot.exact:
+                axes.plot(*downsample_extremes(steps, values), color=colour, alpha=0.22, linewidth=0.7)
                 values = running_mean(values)
-            axes.plot(*sampled(steps, values), linewidth=1.8, drawstyle="steps-post" if panel.stairs else None, **how)
+            axes.plot(
+                *downsample(steps, values), linewidth=1.8, drawstyle="steps-post" if subplot.stairs else None, **how
+            )
             seen += values
-            last.append((values[-1], compact(values[-1], panel.percent, not panel.exact), colour))
+            last.append((values[-1], format_compact(values[-1], subplot.percent, not subplot.exact), colour))
         if line.validation is not None:
             steps, values = _finite(line.validation)
             ring = {"marker": "o", "markersize": 4.5, "markerfacecolor": COLOURS["paper"][0], "markeredgewidth": 1.3}
-            axes.plot(*sampled(steps, values), linewidth=0.8, **ring, **how)
+            axes.plot(*downsample(steps, values), linewidth=0.8, **ring, **how)
             seen += values
-            last.append((values[-1], f"○ {compact(values[-1], panel.percent, not panel.exact)}", colour))
-        ends += last if len(panel.lines) == 1 else last[-1:]  # with several runs, the figure that decides
-    for mark in panel.marks:
+            last.append((values[-1], f"○ {format_compact(values[-1], subplot.percent, not subplot.exact)}", colour))
+        ends += last if len(subplot.lines) == 1 else last[-1:]  # with several runs, the figure that decides
+    for mark in subplot.marks:
         axes.axvline(mark, color=COLOURS["quiet"][0], linewidth=0.7, linestyle=(0, (1, 2)))
-    _limits(axes, panel, seen)
+    _limits(axes, subplot, seen)
     _label_ends(axes, ends)
-    return as_svg(figure, panel.title)
+    return to_svg(figure, subplot.title)
 
 
 def draw_confusion(labels: Sequence[str], counts: Sequence[Sequence[int]], caption: str) -> str:
-    """Rows are the truth, columns the answers."""
+    """Rows are true labels, columns predicted labels."""
     size = 1.2 + 0.42 * len(labels)
     figure, axes = new_figure(size + 0.5, size)
     from matplotlib.patches import Rectangle
@@ -127,12 +129,12 @@ def draw_confusion(labels: Sequence[str], counts: Sequence[Sequence[int]], capti
         label.set_parse_math(False)  # "$5" is a price
     axes.set(xlim=(-0.5, len(labels) - 0.5), ylim=(len(labels) - 0.5, -0.5), xlabel="answer", ylabel="truth")
     axes.grid(visible=False)
-    return as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
+    return to_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
 
 
 @dataclass(frozen=True)
 class Point:
-    """The mean of some values: where it stands, what it is, and of how many."""
+    """The mean of a bin: position, value and number of values."""
 
     x: float
     y: float
@@ -140,7 +142,7 @@ class Point:
 
 
 def draw_points(points: Sequence[Point], caption: str, x_label: str, y_label: str, *, diagonal: bool = False) -> str:
-    """Shares over something, a dot the larger the more stand behind it; the diagonal is what would be perfect."""
+    """Fractions over bins; larger dots stand for more values. The diagonal marks perfect calibration."""
     figure, axes = new_figure(3.7, 2.5)
     colour, most = COLOURS["run0"][0], max(point.count for point in points)
     if diagonal:
@@ -153,19 +155,19 @@ def draw_points(points: Sequence[Point], caption: str, x_label: str, y_label: st
     axes.set(ylim=(-0.04, 1.04), xlabel=x_label, ylabel=y_label)
     if diagonal:
         axes.set_xlim(-0.04, 1.04)
-    return as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
+    return to_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
 
 
-def draw_trade(
+def draw_tradeoff(
     lines: Mapping[str, Sequence[tuple[float, float, str]]], caption: str, x_label: str, y_label: str
 ) -> str:
-    """What is given up for what: a line of points (x, y, words) for each way, named at its last point."""
+    """A trade-off: a line of points (x, y, annotation) for each method."""
     figure, axes = new_figure(5.2, 3.0)
     for number, (name, points) in enumerate(lines.items()):
-        colour = COLOURS[colour_of(number)][0]
+        colour = COLOURS[colour_name(number)][0]
         xs, ys = [x for x, _, _ in points], [y for _, y, _ in points]
         axes.plot(
-            xs, ys, color=colour, marker="o", markersize=4.5, linewidth=1.4, linestyle=dash_of(number)[0], label=name
+            xs, ys, color=colour, marker="o", markersize=4.5, linewidth=1.4, linestyle=dash_style(number)[0], label=name
         )
         for x, y, words in points:
             side = {"xytext": (0, 6), "va": "bottom"} if number == 0 else {"xytext": (0, -6), "va": "top"}
@@ -173,11 +175,11 @@ def draw_trade(
     axes.margins(0.09, 0.22)
     axes.set(xlabel=x_label, ylabel=y_label)
     axes.legend(frameon=False, fontsize=8, labelcolor=COLOURS["ink"][0], loc="best")
-    return as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
+    return to_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
 
 
 def draw_bars(groups: Mapping[str, Mapping[str, float]], names: Sequence[str], caption: str, unit: str) -> str:
-    """Groups of bars from left to right, each with its value; `names` have the colours of runs, in their order."""
+    """Groups of horizontal bars with their values; `names` decides their colours."""
     bars = sum(len(group) for group in groups.values())
     figure, axes = new_figure(5.6, 0.5 + 0.24 * bars + 0.16 * len(groups))
     most = max(value for group in groups.values() for value in group.values())
@@ -185,8 +187,10 @@ def draw_bars(groups: Mapping[str, Mapping[str, float]], names: Sequence[str], c
     for group in groups.values():
         first = at
         for name, value in group.items():
-            axes.barh(at, value, height=0.86, color=COLOURS[colour_of(names.index(name))][0])
-            axes.text(value + most * 0.012, at, compact(value), va="center", fontsize=8.5, color=COLOURS["ink"][0])
+            axes.barh(at, value, height=0.86, color=COLOURS[colour_name(names.index(name))][0])
+            axes.text(
+                value + most * 0.012, at, format_compact(value), va="center", fontsize=8.5, color=COLOURS["ink"][0]
+            )
             at += 1
         ticks.append((first + at - 1) / 2)
         at += 0.7
@@ -195,35 +199,32 @@ def draw_bars(groups: Mapping[str, Mapping[str, float]], names: Sequence[str], c
     axes.grid(visible=False)
     axes.set_xticks([])
     axes.spines["bottom"].set_visible(False)
-    return as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
+    return to_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
 
 
 @dataclass(frozen=True)
-class Roof:
-    """What a machine can do at most."""
+class MachineLimits:
+    """Peak memory bandwidth and peak rates of a machine."""
 
     bytes_per_second: float
     operations_per_second: Mapping[str, float]
-    """By the type that it computes in."""
+    """By data type."""
 
 
 @dataclass(frozen=True)
-class Work:
-    """What somebody did below a roof."""
+class RooflinePoint:
+    """A measurement in a roofline plot."""
 
     who: str
     mark: str
-    """Stands beside it."""
+    """Annotation."""
     intensity: float
     """Operations per byte."""
     operations_per_second: float
 
 
-def draw_roofline(works: Sequence[Work], names: Sequence[str], roof: Roof, caption: str) -> str:
-    """Operations per byte to the right, operations per second upwards; above the roof there is nothing.
-
-    `names` have the colours of runs, in their order.
-    """
+def draw_roofline(works: Sequence[RooflinePoint], names: Sequence[str], roof: MachineLimits, caption: str) -> str:
+    """Operations per second over operations per byte, below the limits of the machine. `names` decides the colours."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     figure, axes = new_figure(5.6, 3.2)
@@ -233,9 +234,11 @@ def draw_roofline(works: Sequence[Work], names: Sequence[str], roof: Roof, capti
     for (dtype, high), ridge in zip(roof.operations_per_second.items(), ridges, strict=True):
         edge = ((left, left * roof.bytes_per_second), (ridge, high), (right, high))
         axes.plot(*zip(*edge, strict=True), color=quiet, linewidth=1.2)
-        axes.text(right, high * 1.1, f"{dtype}: {compact(high)}", ha="right", va="bottom", fontsize=8, color=quiet)
+        axes.text(
+            right, high * 1.1, f"{dtype}: {format_compact(high)}", ha="right", va="bottom", fontsize=8, color=quiet
+        )
     for work in works:
-        colour = COLOURS[colour_of(names.index(work.who))][0]
+        colour = COLOURS[colour_name(names.index(work.who))][0]
         axes.scatter(work.intensity, work.operations_per_second, s=26, color=colour, zorder=3)
         where = (work.intensity * 1.06, work.operations_per_second)
         axes.text(*where, work.mark, fontsize=7.5, color=colour, va="center")
@@ -244,22 +247,24 @@ def draw_roofline(works: Sequence[Work], names: Sequence[str], roof: Roof, capti
              xlabel="operations per byte", ylabel="operations per second")  # fmt: skip
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5) if axis is axes.xaxis else (1,), numticks=12))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: format_compact(value)))
         axis.set_minor_formatter(NullFormatter())
     axes.minorticks_off()
-    return as_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
+    return to_svg(figure, caption, bbox_inches="tight", pad_inches=0.03)
 
 
 def running_mean(values: Sequence[float], share: float = 0.03) -> list[float]:
-    """The mean over a share of the run around every step: around, so that it lies on the curve and not behind it."""
+    """Centred running mean over a fraction of the run."""
     reach = int(len(values) * share / 2)
     sums = [0.0, *itertools.accumulate(values)]
     edges = [(max(0, at - reach), min(len(values), at + reach + 1)) for at in range(len(values))]
     return [(sums[last] - sums[first]) / (last - first) for first, last in edges]
 
 
-def thinned(steps: Sequence[float], values: Sequence[float], points: int = POINTS) -> tuple[list[float], list[float]]:
-    """The lowest and the highest of every stretch: as few points as a screen shows, and no peak lost."""
+def downsample_extremes(
+    steps: Sequence[float], values: Sequence[float], points: int = MAX_CURVE_POINTS
+) -> tuple[list[float], list[float]]:
+    """Minimum and maximum of every interval: few points, and no peak is lost."""
     if len(steps) <= points:
         return list(steps), list(values)
     chosen: list[int] = []
@@ -269,21 +274,23 @@ def thinned(steps: Sequence[float], values: Sequence[float], points: int = POINT
     return [steps[at] for at in chosen], [values[at] for at in chosen]
 
 
-def sampled(steps: Sequence[float], values: Sequence[float], points: int = POINTS) -> tuple[list[float], list[float]]:
-    """Every so many-th point and the last, of a curve that is smooth already."""
+def downsample(
+    steps: Sequence[float], values: Sequence[float], points: int = MAX_CURVE_POINTS
+) -> tuple[list[float], list[float]]:
+    """Every n-th point and the last, for curves that are smooth."""
     stride = -(-len(steps) // points)
     chosen = [*range(0, len(steps) - 1, stride), len(steps) - 1]
     return [steps[at] for at in chosen], [values[at] for at in chosen]
 
 
-def compact(value: float, percent: bool = False, padded: bool = False) -> str:
-    """A number in the space of a label: 512k, 3.41, 3e-4, 41.2%. Padded, 82% is 82.0%, as its neighbours are."""
+def format_compact(value: float, percent: bool = False, padded: bool = False) -> str:
+    """A short number for a label: 512k, 3.41, 3e-4, 41.2%. Padded, 82% is written 82.0%."""
     if percent:
         return f"{value:.1%}" if padded else f"{value:.1%}".replace(".0%", "%")
     if value and abs(value) < 0.01:
         mantissa, exponent = f"{value:.1e}".split("e")
         return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
-    unit, letter = next((pair for pair in UNITS if abs(value) >= 0.9995 * pair[0]), (1.0, ""))  # 999.9 is 1k
+    unit, letter = next((pair for pair in SI_PREFIXES if abs(value) >= 0.9995 * pair[0]), (1.0, ""))  # 999.9 is 1k
     number = f"{value / unit:#.3g}".rstrip(".") if padded else f"{value / unit:.3g}"
     return number + letter
 
@@ -301,18 +308,18 @@ def new_figure(width: float, height: float) -> tuple[Any, Any]:
 
 
 def new_figures(width: float, height: float, columns: int) -> tuple[Any, Sequence[Any]]:
-    """Several drawings side by side."""
+    """Several plots side by side."""
     require_extra("matplotlib", "train")
     from matplotlib.figure import Figure  # not pyplot: no global state, no display
 
     figure = Figure(figsize=(width, height))
     side_by_side = figure.subplots(1, columns, squeeze=False)[0]
     for axes in side_by_side:
-        style(axes)
+        style_axes(axes)
     return figure, side_by_side
 
 
-def style(axes: Any) -> None:
+def style_axes(axes: Any) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(COLOURS["line"][0])
     axes.tick_params(length=0, labelsize=8.5, labelcolor=COLOURS["quiet"][0])
@@ -322,32 +329,32 @@ def style(axes: Any) -> None:
         label.set(color=COLOURS["quiet"][0], size=8.5)
 
 
-def _limits(axes: Any, panel: Panel, values: Sequence[float]) -> None:
-    """The means and validations fill the height; a single wild step may leave it."""
+def _limits(axes: Any, subplot: Subplot, values: Sequence[float]) -> None:
+    """Fit the y axis to running means and validations, so that outliers do not flatten them."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     low, high = min(values), max(values)
     margin = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
-    bottom = 0.0 if panel.from_zero and low >= 0 else low - margin
+    bottom = 0.0 if subplot.from_zero and low >= 0 else low - margin
     top = high + margin
-    axes.set_ylim((max(0.0, bottom), min(1.0, top) if high < 1 else top) if panel.percent else (bottom, top))
-    axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10], integer=panel.stairs))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value, panel.percent)))
+    axes.set_ylim((max(0.0, bottom), min(1.0, top) if high < 1 else top) if subplot.percent else (bottom, top))
+    axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10], integer=subplot.stairs))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_compact(value, subplot.percent)))
     axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_compact(value)))
     axes.margins(x=0.01)
 
 
 def _label_ends(axes: Any, ends: Sequence[tuple[float, str, str]]) -> None:
-    """Write the last values at the right, moved apart where they would touch."""
+    """Write the last values at the right, spread where they would overlap."""
     ends = sorted(ends)
-    for place, (_, text, colour) in zip(moved_apart(axes, [value for value, _, _ in ends]), ends, strict=True):
+    for place, (_, text, colour) in zip(spread_labels(axes, [value for value, _, _ in ends]), ends, strict=True):
         label = {"fontsize": 8.5, "fontweight": "bold", "color": colour, "va": "center"}
         axes.text(1.03, place, text, transform=axes.transAxes, **label)
 
 
-def moved_apart(axes: Any, values: Sequence[float], gap: float = LABEL_GAP) -> list[float]:
-    """Where labels of these values, the lowest first, have that gap: shares of the height."""
+def spread_labels(axes: Any, values: Sequence[float], gap: float = MIN_LABEL_GAP) -> list[float]:
+    """Positions of labels, lowest first, with a minimum gap, as fractions of the height."""
     low, high = axes.get_ylim()
     places = [(value - low) / (high - low) for value in values]
     for at in range(1, len(places)):
@@ -359,8 +366,8 @@ def moved_apart(axes: Any, values: Sequence[float], gap: float = LABEL_GAP) -> l
     return places
 
 
-def as_svg(figure: Any, title: str, **layout: Any) -> str:
-    """The drawing as an element of a page, with the page's fonts and colours."""
+def to_svg(figure: Any, title: str, **layout: Any) -> str:
+    """The plot as an SVG element with the fonts and colours of the page."""
     from matplotlib import rc_context
 
     buffer = io.StringIO()
@@ -375,10 +382,10 @@ def as_svg(figure: Any, title: str, **layout: Any) -> str:
     box = re.search(r'viewBox="([^"]+)"', drawing)
     assert box is not None
     width = round(float(box[1].split()[2]) * 96 / 72)
-    opening = f'<svg role="img" aria-label="{html.escape(title)}" viewBox="{box[1]}" style="max-width: {width}px">'
+    opening = f'<svg role="img" aria-label="{html.escape(title)}" viewBox="{box[1]}" style_axes="max-width: {width}px">'
     drawing = opening + drawing[drawing.index(">") + 1 :]
     drawing = re.sub(
-        r"<defs>\s*<style.*?</defs>", "", drawing, count=1, flags=re.DOTALL
+        r"<defs>\s*<style_axes.*?</defs>", "", drawing, count=1, flags=re.DOTALL
     )  # it would rule the whole page
     drawing = re.sub(r' id="(?![mp][0-9a-f]{10}")[^"]*"', "", drawing)  # a page may hold no name twice
     drawing = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", drawing)

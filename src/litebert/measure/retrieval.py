@@ -1,4 +1,4 @@
-"""How well a ranking finds what belongs to a question.
+"""Retrieval metrics: nDCG, MAP, MRR and recall.
 
 Shapes: Q questions, M documents, D of their vectors.
 """
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-AT = (1, 10)
-"""Places that recall looks at."""
-GAIN_AT = 10
-"""Places that nDCG looks at."""
-AT_ONCE = 256  # questions: their scores of all documents are in memory
+RECALL_CUTOFFS = (1, 10)
+"""Cut-offs of recall@k."""
+NDCG_CUTOFF = 10
+"""Cut-off of nDCG@k."""
+QUERY_BATCH = 256  # queries whose scores of all documents are in memory together
 
 
 def retrieval_scores(
@@ -25,9 +25,9 @@ def retrieval_scores(
     does not count.
     """
     totals: dict[str, float] = {}
-    for start in range(0, len(questions), AT_ONCE):
-        scores = questions[start : start + AT_ONCE] @ documents.T
-        for place, (row, wanted) in enumerate(zip(scores, relevant[start : start + AT_ONCE], strict=True), start):
+    for start in range(0, len(questions), QUERY_BATCH):
+        scores = questions[start : start + QUERY_BATCH] @ documents.T
+        for place, (row, wanted) in enumerate(zip(scores, relevant[start : start + QUERY_BATCH], strict=True), start):
             if own is not None:
                 row[own[place]] = -np.inf
             for name, value in ranking_scores(row, wanted).items():
@@ -36,15 +36,15 @@ def retrieval_scores(
 
 
 def ranking_scores(scores: np.ndarray, relevant: set[int]) -> dict[str, float]:
-    """Of one question: average precision, the reciprocal of the first place, recall and nDCG."""
+    """Of one query: average precision, reciprocal rank, recall and nDCG."""
     order = np.argsort(-scores, kind="stable")
     hits = np.isin(order, list(relevant))
     places = np.flatnonzero(hits)  # counted from 0
-    gains = 1 / np.log2(np.arange(2, GAIN_AT + 2))
+    gains = 1 / np.log2(np.arange(2, NDCG_CUTOFF + 2))
     ideal = gains[: len(relevant)].sum()
     return {
-        f"ndcg@{GAIN_AT}": float((hits[:GAIN_AT] * gains[: len(hits)]).sum() / ideal),
+        f"ndcg@{NDCG_CUTOFF}": float((hits[:NDCG_CUTOFF] * gains[: len(hits)]).sum() / ideal),
         "map": float((np.arange(1, len(places) + 1) / (places + 1)).sum() / len(relevant)),
         "mrr": 1 / (1 + int(places[0])),
-        **{f"recall@{count}": float(hits[:count].sum() / len(relevant)) for count in AT},
+        **{f"recall@{count}": float(hits[:count].sum() / len(relevant)) for count in RECALL_CUTOFFS},
     }

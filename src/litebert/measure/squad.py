@@ -27,16 +27,16 @@ def squad_metrics(predictions: Sequence[str], golds: Sequence[Sequence[str]]) ->
     Where most of the gold answers is Chinese, answers are compared as CMRC 2018 does it, otherwise as SQuAD does.
     """
     exact, f1 = question_scores(predictions, golds)
-    found = {"exact": float(exact.mean()), "f1": float(f1.mean())}
+    metrics = {"exact": float(exact.mean()), "f1": float(f1.mean())}
     answerable = np.array([bool(_counted(gold)) for gold in golds])
     if not answerable.all():
-        found["no_answer_accuracy"] = float(exact[~answerable].mean())
+        metrics["no_answer_accuracy"] = float(exact[~answerable].mean())
         if answerable.any():
-            found |= {
+            metrics |= {
                 "has_answer_exact": float(exact[answerable].mean()),
                 "has_answer_f1": float(f1[answerable].mean()),
             }
-    return found
+    return metrics
 
 
 def question_scores(
@@ -75,7 +75,7 @@ def best_threshold(margins: np.ndarray, answered: np.ndarray, unanswered: np.nda
 
 def is_chinese(texts: Sequence[Sequence[str]]) -> bool:
     """Whether more than half of the letters of these texts are ideographs."""
-    letters = "".join(character for some in texts for text in some for character in text if character.isalpha())
+    letters = "".join(character for answers in texts for text in answers for character in text if character.isalpha())
     return 2 * len(_IDEOGRAPH.findall(letters)) > len(letters)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from litebert.data.batches import Batch, Example
 from litebert.data.tables import TableOptions
 from litebert.errors import CheckpointError, ConfigError, DataError, require_extra
-from litebert.measure.retrieval import GAIN_AT, retrieval_scores
+from litebert.measure.retrieval import NDCG_CUTOFF, retrieval_scores
 from litebert.model import Albert, AlbertConfig, HeadKind
 from litebert.model.sentence_head import Pooling, SentenceHead, SentenceMap, unit
 from litebert.tasks.base import Judgement, Scores, TrainableTask, saved_options, sentence_vectors
@@ -38,7 +38,8 @@ LOSSES: dict[Kind, tuple[Loss, ...]] = {
 NO_TEXT = -1
 """The padding of text numbers."""
 METRICS: dict[Kind, str] = {
-    "scored": "spearman", "labelled": "accuracy", "positives": f"ndcg@{GAIN_AT}", "classes": "map", "plain": "spread"
+    "scored": "spearman", "labelled": "accuracy", "positives": f"ndcg@{NDCG_CUTOFF}", "classes": "map",
+    "plain": "spread",
 }  # fmt: skip
 
 

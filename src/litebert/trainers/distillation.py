@@ -14,18 +14,18 @@ import torch
 from rich.console import Console
 
 from litebert.builtin import folder_of
-from litebert.compress.evaluation import check_test, examples_of, milliseconds, scores_of
-from litebert.compress.from_bert import albert_of
+from litebert.compress.evaluation import check_test_file, encoder_latency_ms, read_examples, score_on_cpu
+from litebert.compress.from_bert import albert_from_bert
 from litebert.compress.students import (
     Distiller,
     TextDistiller,
-    by_text,
-    read_through,
-    said_of_texts,
-    student_of,
-    with_hidden_words,
+    compares_texts_only,
+    fold_map_into_head,
+    make_student,
+    mask_tokens,
+    teacher_targets,
 )
-from litebert.compress.teachers import Foreign, bert_of, other_teacher
+from litebert.compress.teachers import TransformersTeacher, load_bert_teacher, load_other_teacher
 from litebert.console import make_console
 from litebert.data.batches import Batch, Example, batches_by_length, collate, epoch_batches, steps_per_epoch
 from litebert.device import pick_device, training_precision
@@ -106,15 +106,15 @@ def distill(config: DistillConfig, console: Console | None = None) -> Result | N
     if config.test is not None:
         for model, count in zip(models, passes, strict=True):
             model.passes = count
-            metric, found = scores_of([model], config.test, config.columns)
+            metric, found = score_on_cpu([model], config.test, config.columns)
             scores += found
     early = _early(config, student) if config.elastic else []
     weights = [[one for one in model.encoder.parameters() if one.requires_grad] for model in (teacher, student)]
     parameters = [sum(one.numel() for one in some) for some in weights]
     result = Result(
-        passes, milliseconds(models, passes), (parameters[0], parameters[1]), (run.start, run.best), run.best_epoch,
-        seconds, metric, scores or None, getattr(student.task, "exits", []) if config.elastic else [], run.score_before,
-        early,
+        passes, encoder_latency_ms(models, passes), (parameters[0], parameters[1]), (run.start, run.best),
+        run.best_epoch, seconds, metric, scores or None, getattr(student.task, "exits", []) if config.elastic else [],
+        run.score_before, early,
     )  # fmt: skip
     write_json(config.out / "finished.json", asdict(result))
     if run.best >= run.start:
@@ -133,7 +133,7 @@ def _early(config: DistillConfig, student: Model) -> list[tuple[float, float]]:
         if exits[-1].passes <= student.passes / speed:
             assert config.test is not None
             student.set_speed(speed)
-            score = scores_of([student], config.test, config.columns)[1][0]
+            score = score_on_cpu([student], config.test, config.columns)[1][0]
             stopped = student.stopped_after
             found.append((sum(count * many for count, many in stopped.items()) / stopped.total(), score))
     student.set_speed(1)
@@ -142,9 +142,9 @@ def _early(config: DistillConfig, student: Model) -> list[tuple[float, float]]:
 
 def teacher_of(config: DistillConfig) -> Model:
     if config.from_bert is not None:
-        return bert_of(config.from_bert)
+        return load_bert_teacher(config.from_bert)
     assert config.teacher is not None
-    teacher = other_teacher(folder_of(config.teacher)) or load_trainable(config.teacher)
+    teacher = load_other_teacher(folder_of(config.teacher)) or load_trainable(config.teacher)
     if isinstance(teacher.task, Similarity):
         teacher.task = None  # its answers are cosines of its vectors, and those are learned
     return teacher
@@ -159,17 +159,17 @@ def first_student(config: DistillConfig, teacher: Model) -> Model:
         )
         windows = [
             Example([window])
-            for one in examples_of(teacher, config.data, config.columns, FITTED)
+            for one in read_examples(teacher, config.data, config.columns, FITTED)
             for window in one.sequences
         ]
         groups = batches_by_length([one.length for one in windows], config.batch_size)
         batches = [collate([windows[i] for i in group], teacher.tokenizer.pad_id) for group in groups]
         passes = layers if config.passes is None else config.passes
-        return student_of(teacher, albert_of(teacher, batches, size, passes), passes)
+        return make_student(teacher, albert_from_bert(teacher, batches, size, passes), passes)
     if config.student is not None:
         start = load_trainable(config.student)
-        return student_of(teacher, start, config.passes or start.config.num_hidden_layers)
-    if isinstance(teacher, Foreign) or (teacher.config.sharing != "all" and not config.elastic):
+        return make_student(teacher, start, config.passes or start.config.num_hidden_layers)
+    if isinstance(teacher, TransformersTeacher) or (teacher.config.sharing != "all" and not config.elastic):
         raise ConfigError(
             f"{config.teacher}: its passes share no layer, so it cannot run fewer of them; give a --student, or if it "
             "is a BERT make an ALBERT of it with --from-bert"
@@ -177,7 +177,7 @@ def first_student(config: DistillConfig, teacher: Model) -> Model:
     passes = config.passes or (layers if config.elastic else max(1, layers // 2))
     if not config.elastic and passes >= teacher.passes:
         raise ConfigError(f"passes={passes} must be fewer than the teacher's {teacher.passes}, or use --elastic")
-    return student_of(teacher, teacher, passes)
+    return make_student(teacher, teacher, passes)
 
 
 class Run:
@@ -187,14 +187,14 @@ class Run:
         self.config, self.console = config, console
         self.device = pick_device(config.device)
         self.teacher = teacher_of(config)
-        check_test(self.teacher, config.test, config.columns)
+        check_test_file(self.teacher, config.test, config.columns)
         torch.manual_seed(config.seed)  # for a new head
         self.student = first_student(config, self.teacher)
         passes = self.student.config.num_hidden_layers
         self.depths = quarters(passes) if config.elastic else [passes]
         self.teacher.to(self.device)
         self.student_is_another = config.student is not None or config.from_bert is not None
-        whole = by_text(self.teacher, self.student)
+        whole = compares_texts_only(self.teacher, self.student)
         examples = self._examples(config.data, whole)
         if len(examples) < 2:
             raise DataError(f"{config.data}: {len(examples)} text is too few; give hundreds, or better thousands")
@@ -232,12 +232,12 @@ class Run:
 
     def _examples(self, path: Path, whole: bool) -> list[Example]:
         """What the student reads of a file; if it reads other tokens than its teacher, with what that says of each."""
-        examples = examples_of(self.student, path, self.config.columns)
+        examples = read_examples(self.student, path, self.config.columns)
         if isinstance(self.student.task, Tag | Answer):  # whose windows can be learned alone
             examples = [Example([window]) for one in examples for window in one.sequences]
         if not whole:
             return examples
-        said = said_of_texts(self.teacher, examples_of(self.teacher, path, self.config.columns))
+        said = teacher_targets(self.teacher, read_examples(self.teacher, path, self.config.columns))
         return [replace(one, target=row) for one, row in zip(examples, said, strict=True)]
 
     def _begin(self) -> float | None:
@@ -248,10 +248,10 @@ class Run:
             batches = [self._collated([self.examples[i] for i in group], n) for n, group in enumerate(groups)]
             distiller.fit_map(batches)
             if config.from_bert is not None and isinstance(distiller.bridge, torch.nn.Linear):
-                read_through(self.student, distiller.bridge)
+                fold_map_into_head(self.student, distiller.bridge)
         if config.test is None or config.from_bert is None:
             return None
-        score = scores_of([self.student], config.test, config.columns)[1][0]
+        score = score_on_cpu([self.student], config.test, config.columns)[1][0]
         self.student.to(self.device)
         return score
 
@@ -319,7 +319,7 @@ class Run:
     def _collated(self, examples: list[Example], number: int) -> Batch:
         batch, tokenizer = collate(examples, self.student.tokenizer.pad_id), self.student.tokenizer
         if isinstance(self.distiller, Distiller) and self.distiller.hides:
-            batch = with_hidden_words(batch, tokenizer, np.random.default_rng([self.config.seed, number, 1]))
+            batch = mask_tokens(batch, tokenizer, np.random.default_rng([self.config.seed, number, 1]))
         return batch.to(self.device)
 
     def _loss(self, given: tuple[Batch, int]) -> dict[str, Tensor]:

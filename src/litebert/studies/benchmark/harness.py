@@ -1,4 +1,4 @@
-"""What the cases of `litebert bench` have in common: who takes part, what is counted, and the texts."""
+"""What the cases of `litebert bench` share: contenders, texts, timing and cost formulas."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,47 +20,46 @@ from litebert.data.corpus import read_lines
 from litebert.device import has_bfloat16
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.inference import Model
-from litebert.interop.huggingface import tensors_of
+from litebert.interop.huggingface import named_tensors
 from litebert.loading import load
-from litebert.measure.timing import Timing, interleaved
+from litebert.measure.timing import Timing, time_round_robin
 from litebert.model import Albert, AlbertConfig, preset
+from litebert.studies.benchmark.config import BenchmarkConfig
 from litebert.train.settings import Precision
 
-if TYPE_CHECKING:
-    from litebert.commands.bench import Config
-
+OURS = "litebert"
 PEER = "transformers"
 COMPILED = f"{PEER}, compiled"
-BATCHES = {"cuda": 32, "cpu": 8}  # as many texts as fill these, where lengths vary
+BATCH_COUNTS = {"cuda": 32, "cpu": 8}  # batches of texts, where lengths vary
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What somebody needed for one call."""
+class Measurement:
+    """One contender in one case: what one call takes."""
 
     timing: Timing
     tokens: float
-    """Real ones."""
+    """Without padding."""
     operations: float
-    """Floating-point operations, by the model's formula."""
+    """Floating-point operations by the model's formula."""
     traffic: float
-    """Bytes to and from memory, by the same."""
+    """Bytes read and written by the model's formula."""
 
 
 @dataclass(frozen=True)
-class Case:
-    """One piece of work that several can do."""
+class BenchmarkCase:
+    """A piece of work that all contenders do."""
 
     name: str
     dtype: torch.dtype
     """Of the matrix products."""
-    measure: Callable[[], Mapping[str, Measured]]
+    measure: Callable[[], Mapping[str, Measurement]]
 
 
-class Arena:
-    """Where everybody meets."""
+class Harness:
+    """Settings, model, texts and timers of a run."""
 
-    def __init__(self, config: Config, device: torch.device, console: Console) -> None:
+    def __init__(self, config: BenchmarkConfig, device: torch.device, console: Console) -> None:
         self.config, self.device, self.console = config, device, console
 
     @cached_property
@@ -77,11 +76,11 @@ class Arena:
         return shape
 
     def bf16(self, training: bool) -> bool:
-        """Training takes it wherever it is faster; who only reads, on a GPU."""
+        """bf16 for training wherever it is faster, for inference on a GPU."""
         return self.precision(training) != "fp32"
 
     def precision(self, training: bool) -> Precision:
-        """Ours; the others have bf16 where we have fp8."""
+        """Of litebert; the others have bf16 where litebert has fp8."""
         if self.config.precision == "auto":
             return "bf16" if self.device.type == "cuda" or (training and has_bfloat16(self.device)) else "fp32"
         return self.config.precision
@@ -90,19 +89,19 @@ class Arena:
         self, albert: Albert, kind: str, dtype: torch.dtype = torch.float32, **compiling: Any
     ) -> dict[str, tuple[Any, Any]]:
         """By name, transformers' model with the same weights, in this type, and how it is called."""
-        found = {PEER: (first := peer_of(albert, kind).to(self.device, dtype), first)}
+        models = {PEER: (first := transformers_model(albert, kind).to(self.device, dtype), first)}
         if self.device.type == "cuda" if self.config.compiled is None else self.config.compiled:
-            second = peer_of(albert, kind).to(self.device, dtype)
-            found[COMPILED] = (second, torch.compile(second, **compiling))
-        return found
+            second = transformers_model(albert, kind).to(self.device, dtype)
+            models[COMPILED] = (second, torch.compile(second, **compiling))
+        return models
 
     def groups(self, rows: int, tokens: int | None = None) -> list[list[list[int]]]:
-        """Ids of texts, in batches of similar lengths, of so many rows or tokens: those of a file, or made up, as long
-        as sentences are."""
-        most, data, count = max(self.config.length), self.config.data, BATCHES[self.device.type] * rows
+        """Token ids in batches of similar lengths, of so many rows or tokens: from a file, or random with lengths of
+        sentences."""
+        most, data, count = max(self.config.length), self.config.data, BATCH_COUNTS[self.device.type] * rows
         if self.model is None or data is None:
-            drawn = np.random.default_rng(self.config.seed).lognormal(3.1, 0.6, size=count)
-            texts = self.made_up(drawn.astype(int).clip(4, most).tolist())
+            lengths_drawn = np.random.default_rng(self.config.seed).lognormal(3.1, 0.6, size=count)
+            texts = self.random_ids(lengths_drawn.astype(int).clip(4, most).tolist())
         else:
             lines = list(islice((line for line in read_lines([data]) if line.strip()), count))
             if not lines:
@@ -112,13 +111,13 @@ class Arena:
         batches = batches_by_length(lengths, rows) if tokens is None else batches_by_length(lengths, None, tokens)
         return [[texts[i] for i in batch] for batch in batches]
 
-    def made_up(self, lengths: Sequence[int]) -> list[list[int]]:
-        """Ids of texts of these lengths."""
-        chance = np.random.default_rng(self.config.seed)
-        return [chance.integers(5, self.shape.vocab_size, length).tolist() for length in lengths]
+    def random_ids(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Random token ids of these lengths."""
+        rng = np.random.default_rng(self.config.seed)
+        return [rng.integers(5, self.shape.vocab_size, length).tolist() for length in lengths]
 
     def batch_of(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
-        """Their ids, and which are real; None where all are."""
+        """Padded ids, and a mask that is None where nothing is padded."""
         lengths = torch.tensor([len(text) for text in texts])
         longest = int(lengths.max())
         ids = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts])
@@ -127,13 +126,13 @@ class Arena:
 
     def timed(self, name: str, contenders: Mapping[str, Callable[[], object]]) -> dict[str, Timing]:
         rounds = self.config.rounds
-        torch.compiler.reset()  # the shapes of former cases shall not count against a limit of recompilations
+        torch.compiler.reset()  # shapes of earlier cases must not count against the limit of recompilations
         with self.progress(name, (rounds + 1) * len(contenders)) as advance:
-            return interleaved(contenders, self.device, rounds, advance)
+            return time_round_robin(contenders, self.device, rounds, advance)
 
     @contextmanager
     def progress(self, name: str, turns: int) -> Iterator[Callable[[], None]]:
-        """A bar over them; call it after each."""
+        """A progress bar; call what it yields after each turn."""
         if not self.console.is_terminal:
             self.console.print(f"measuring: {name}", highlight=False)
         with progress_bar(self.console, name, turns) as bar:
@@ -144,33 +143,33 @@ def dtype_of(bf16: bool) -> torch.dtype:
     return torch.bfloat16 if bf16 else torch.float32
 
 
-def forward_operations(shape: AlbertConfig, lengths: Sequence[int]) -> float:
-    """Floating-point operations that the vectors of these texts cost."""
+def forward_flops(shape: AlbertConfig, lengths: Sequence[int]) -> float:
+    """Floating-point operations of one forward pass over these texts."""
     hidden, wide = shape.hidden_size, shape.intermediate_size
     per_token = 8 * hidden * hidden + 4 * hidden * wide
     blocks = shape.num_hidden_layers * shape.inner_group_num
     return float(blocks * sum(length * (per_token + 4 * length * hidden) for length in lengths))
 
 
-def forward_traffic(shape: AlbertConfig, tokens: int, bytes_each: int) -> float:
-    """Bytes that the same move where the steps of a layer take turns: its weights once per pass, and what goes into
-    and comes out of a matrix product, attention, an activation or a norm."""
+def forward_bytes(shape: AlbertConfig, tokens: int, bytes_each: int) -> float:
+    """Bytes that it moves if the steps of a layer are not fused: its weights once per pass, and the inputs and outputs
+    of every matrix product, attention, activation and norm."""
     hidden, wide = shape.hidden_size, shape.intermediate_size
     weights = 4 * hidden * hidden + 2 * hidden * wide
     blocks = shape.num_hidden_layers * shape.inner_group_num
     return float(bytes_each * blocks * (weights + tokens * (17 * hidden + 4 * wide)))
 
 
-def peer_of(albert: Albert, kind: str) -> Any:
+def transformers_model(albert: Albert, kind: str) -> Any:
     """transformers' model with the same weights."""
     import transformers
 
     known = transformers.AlbertConfig()
     settings = {name: value for name, value in albert.config.to_dict().items() if hasattr(known, name)}
-    bare = kind == "AlbertModel"  # of which only the vectors of tokens are wanted
+    bare = kind == "AlbertModel"  # only hidden states are needed
     options = {"add_pooling_layer": False} if bare else {}
     model = getattr(transformers, kind)(transformers.AlbertConfig(**settings), **options)
-    state = {name: tensor.cpu() for name, tensor in tensors_of(albert)}
+    state = {name: tensor.cpu() for name, tensor in named_tensors(albert)}
     if bare:
         state = {name.removeprefix("albert."): tensor for name, tensor in state.items() if "pooler" not in name}
     missing, unexpected = model.load_state_dict(state, strict=False)

@@ -15,20 +15,19 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor, nn
 
-from litebert.commands.bench import OURS
-from litebert.commands.pretrain import Config as Pretraining
 from litebert.data.batches import Batch
 from litebert.data.shards import Shards
-from litebert.measure.timing import Timing, wait
+from litebert.measure.timing import Timing, synchronize
 from litebert.model import Albert, preset, pretraining_heads
 from litebert.studies.benchmark.harness import (
     COMPILED,
-    Arena,
-    Case,
-    Measured,
+    OURS,
+    BenchmarkCase,
+    Harness,
+    Measurement,
     dtype_of,
-    forward_operations,
-    forward_traffic,
+    forward_bytes,
+    forward_flops,
 )
 from litebert.tasks import Classify
 from litebert.tasks.objective import objective
@@ -36,42 +35,47 @@ from litebert.train.cuda_graphs import StepGraphs
 from litebert.train.loop import Step
 from litebert.train.optimizers import adamw
 from litebert.trainers.finetuning import COLUMN_MULTIPLE, Piece
+from litebert.trainers.pretrain_config import PretrainConfig
 from litebert.trainers.pretraining import pretrain
 
-STEPS = {"cuda": 20, "cpu": 5}  # that somebody takes in one turn of pre-training
-TOKENS = {"cuda": 1 << 16, "cpu": 1 << 9}  # in a step of pre-training
-RATE = 1e-5
-COMPILED_MULTIPLE, COMPILED_SHAPES = 32, 4  # it goes back to plain calls after eight
+STEPS_PER_TURN = {"cuda": 20, "cpu": 5}  # that somebody takes in one turn of pre-training
+TOKENS_PER_STEP = {"cuda": 1 << 16, "cpu": 1 << 9}  # in a step of pre-training
+LEARNING_RATE = 1e-5
+COMPILED_MULTIPLE, MAX_COMPILED_SHAPES = 32, 4  # it goes back to plain calls after eight
 
 
 # --- fine-tuning ------------------------------------------------------------------------------------------------------
 
 
-def finetuning(arena: Arena) -> Case:
+def finetuning(harness: Harness) -> BenchmarkCase:
     """Steps of a classifier, on batches of similar lengths; on a GPU ours are recorded, as `litebert finetune` does."""
-    groups, bf16, task = arena.groups(arena.config.batch_size or 32), arena.bf16(training=True), Classify(["no", "yes"])
-    albert = Albert(arena.shape, {task.head_name: task.head(arena.shape)})
-    if arena.model is not None:
-        albert.encoder.load_state_dict(arena.model.encoder.state_dict())
+    groups, bf16, task = (
+        harness.groups(harness.config.batch_size or 32),
+        harness.bf16(training=True),
+        Classify(["no", "yes"]),
+    )
+    albert = Albert(harness.shape, {task.head_name: task.head(harness.shape)})
+    if harness.model is not None:
+        albert.encoder.load_state_dict(harness.model.encoder.state_dict())
     batches = []
     for group in groups:
-        ids, real = arena.batch_of(group)
-        targets = torch.randint(0, 2, (len(group),), device=arena.device)
-        owner = torch.arange(len(group), device=arena.device)
+        ids, real = harness.batch_of(group)
+        targets = torch.randint(0, 2, (len(group),), device=harness.device)
+        owner = torch.arange(len(group), device=harness.device)
         batches.append(Batch(ids, real, torch.zeros_like(ids), owner, len(group), owner, targets))
     lengths = [len(text) for group in groups for text in group]
     name = f"fine-tuning, {len(groups)} × {len(groups[0])} texts of {min(lengths)} to {max(lengths)}"
 
-    def measure() -> dict[str, Measured]:
+    def measure() -> dict[str, Measurement]:
         def theirs(model: Any, batch: Batch) -> Tensor:
-            found = model(
+            output = model(
                 input_ids=batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids,
                 labels=batch.targets,
             )  # fmt: skip
-            return found.loss
+            return output.loss
 
         def ours(piece: Piece) -> Mapping[str, Tensor]:
-            with torch.autocast(arena.device.type, torch.bfloat16, enabled=bf16):
+            with torch.autocast(harness.device.type, torch.bfloat16, enabled=bf16):
                 return objective(task, albert, piece.batch)
 
         def recorded(batch: Batch) -> Tensor:
@@ -80,30 +84,33 @@ def finetuning(arena: Arena) -> Case:
 
         contenders: dict[str, Callable[[], None]] = {}
         # torch.compile for shapes that change did not end in four minutes, so that one is compiled for a few shapes
-        multiple = -(-max(lengths) // (COMPILED_SHAPES * COMPILED_MULTIPLE)) * COMPILED_MULTIPLE
-        shapes = {COMPILED: [_rounded(batch, multiple) for batch in batches]}
-        for who, (model, call) in arena.peers(
+        multiple = -(-max(lengths) // (MAX_COMPILED_SHAPES * COMPILED_MULTIPLE)) * COMPILED_MULTIPLE
+        shapes = {COMPILED: [_pad_to_multiple(batch, multiple) for batch in batches]}
+        for who, (model, call) in harness.peers(
             albert, "AlbertForSequenceClassification", dynamic=False, mode="reduce-overhead"
         ).items():
-            optimizer, given = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True), shapes.get(who, batches)
-            contenders[who] = partial(_learn, model.train(), optimizer, partial(theirs, call), given, bf16)
-        albert.to(arena.device).train()
+            optimizer, inputs = (
+                torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True),
+                shapes.get(who, batches),
+            )
+            contenders[who] = partial(_train_steps, model.train(), optimizer, partial(theirs, call), inputs, bf16)
+        albert.to(harness.device).train()
         optimizer = adamw(albert, weight_decay=0.01)
         for group in optimizer.param_groups:
-            group["lr"] = RATE
-        graphs = StepGraphs(list(albert.parameters())) if arena.device.type == "cuda" else None
-        own = batches if graphs is None else [_rounded(batch, COLUMN_MULTIPLE) for batch in batches]
-        contenders[OURS] = partial(_learn, albert, optimizer, recorded, own, bf16)
-        operations = 3 * forward_operations(arena.shape, lengths)
+            group["lr"] = LEARNING_RATE
+        graphs = StepGraphs(list(albert.parameters())) if harness.device.type == "cuda" else None
+        own = batches if graphs is None else [_pad_to_multiple(batch, COLUMN_MULTIPLE) for batch in batches]
+        contenders[OURS] = partial(_train_steps, albert, optimizer, recorded, own, bf16)
+        operations = 3 * forward_flops(harness.shape, lengths)
         bytes_each = dtype_of(bf16).itemsize
-        traffic = 3 * sum(forward_traffic(arena.shape, sum(map(len, group)), bytes_each) for group in groups)
-        timings = arena.timed(name, contenders)
-        return {who: Measured(timing, sum(lengths), operations, traffic) for who, timing in timings.items()}
+        traffic = 3 * sum(forward_bytes(harness.shape, sum(map(len, group)), bytes_each) for group in groups)
+        timings = harness.timed(name, contenders)
+        return {who: Measurement(timing, sum(lengths), operations, traffic) for who, timing in timings.items()}
 
-    return Case(name, dtype_of(bf16), measure)
+    return BenchmarkCase(name, dtype_of(bf16), measure)
 
 
-def _learn(
+def _train_steps(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     loss: Callable[[Batch], Tensor],
@@ -114,15 +121,15 @@ def _learn(
     for batch in batches:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(batch.input_ids.device.type, torch.bfloat16, enabled=bf16):
-            found = loss(batch)
-        if found.requires_grad:  # else the gradients are there already
-            found.backward()
-        del found  # it knows the stream on which it was made, and no recording on another may meet it
+            value = loss(batch)
+        if value.requires_grad:  # else the gradients are there already
+            value.backward()
+        del value  # it knows the stream on which it was made, and no recording on another may meet it
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
 
-def _rounded(batch: Batch, multiple: int) -> Batch:
+def _pad_to_multiple(batch: Batch, multiple: int) -> Batch:
     """With so much padding that shapes come again."""
     more = -batch.input_ids.shape[1] % multiple
     return replace(
@@ -134,30 +141,31 @@ def _rounded(batch: Batch, multiple: int) -> Batch:
 # --- pre-training -----------------------------------------------------------------------------------------------------
 
 
-def pretraining(arena: Arena) -> Iterator[Case]:
-    return (_pretraining(arena, length) for length in arena.config.length)
+def pretraining(harness: Harness) -> Iterator[BenchmarkCase]:
+    return (_pretraining(harness, length) for length in harness.config.length)
 
 
-def _pretraining(arena: Arena, length: int) -> Case:
+def _pretraining(harness: Harness, length: int) -> BenchmarkCase:
     """Ours with loader, optimizer and log; theirs on made-up sequences that fill every column."""
-    config, bf16 = arena.config, arena.bf16(training=True)
+    config, bf16 = harness.config, harness.bf16(training=True)
     assert config.data is not None
-    rows = config.batch_size or max(1, TOKENS[arena.device.type] // length)
+    rows = config.batch_size or max(1, TOKENS_PER_STEP[harness.device.type] // length)
     name = f"pre-training, {rows} × {length}"
-    settings = Pretraining(
-        data=config.data, out=Path(), preset=config.preset, steps=(config.rounds + 2) * STEPS[arena.device.type],
-        batch_size=rows, length=length, depth_ramp="", precision=arena.precision(training=True),
+    settings = PretrainConfig(
+        data=config.data, out=Path(), preset=config.preset,
+        steps=(config.rounds + 2) * STEPS_PER_TURN[harness.device.type], batch_size=rows,
+        length=length, depth_ramp="", precision=harness.precision(training=True),
         validate_every=1 << 30, seed=config.seed, device=config.device,
         # on a CPU, batches that threads make while others have their turn would cost us nothing; on a GPU four of
         # twenty are made then, for which a step of base and larger would not have waited either
-        workers=2 if arena.device.type == "cuda" else 0,
+        workers=2 if harness.device.type == "cuda" else 0,
     )  # fmt: skip
 
-    def measure() -> dict[str, Measured]:
+    def measure() -> dict[str, Measurement]:
         shape = preset(config.preset, vocab_size=Shards(settings.data).tokenizer.vocab_size)
-        ids = torch.randint(5, shape.vocab_size, (rows, length), device=arena.device)
-        labels = ids.where(torch.rand(rows, length, device=arena.device) < settings.mask_rate, -100)
-        order = torch.randint(0, 2, (rows,), device=arena.device)
+        ids = torch.randint(5, shape.vocab_size, (rows, length), device=harness.device)
+        labels = ids.where(torch.rand(rows, length, device=harness.device) < settings.mask_rate, -100)
+        order = torch.randint(0, 2, (rows,), device=harness.device)
 
         def theirs(model: Any, _: Batch) -> Tensor:
             return model(input_ids=ids, labels=labels, sentence_order_label=order).loss
@@ -166,30 +174,30 @@ def _pretraining(arena: Arena, length: int) -> Case:
         peers = {}
         made_up = [Batch(ids, None, torch.zeros_like(ids))]
         albert = Albert(shape, pretraining_heads(shape))
-        for who, (model, call) in arena.peers(albert, "AlbertForPreTraining").items():
-            optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
-            peers[who] = partial(_learn, model.train(), optimizer, partial(theirs, call), made_up, bf16)
-        with tempfile.TemporaryDirectory() as folder, arena.progress(name, config.rounds + 2) as advance:
-            turns = Turns(peers, arena.device, advance)
+        for who, (model, call) in harness.peers(albert, "AlbertForPreTraining").items():
+            optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
+            peers[who] = partial(_train_steps, model.train(), optimizer, partial(theirs, call), made_up, bf16)
+        with tempfile.TemporaryDirectory() as folder, harness.progress(name, config.rounds + 2) as advance:
+            turns = RoundRobinHook(peers, harness.device, advance)
             own = replace(settings, out=Path(folder) / "run")
-            if not pretrain(own, Console(quiet=True), device=arena.device, hooks=[turns]):
+            if not pretrain(own, Console(quiet=True), device=harness.device, hooks=[turns]):
                 raise KeyboardInterrupt  # it stops cleanly, and so do we
         head = 2 * shape.embedding_size * (shape.hidden_size + shape.vocab_size)
-        per_token = 3 * (forward_operations(shape, [length]) / length + settings.mask_rate * head)
+        per_token = 3 * (forward_flops(shape, [length]) / length + settings.mask_rate * head)
         tokens = {who: float(rows * length) for who in peers} | {OURS: turns.tokens}
         bytes_each = dtype_of(bf16).itemsize
         return {
-            who: Measured(
+            who: Measurement(
                 timing, tokens[who], tokens[who] * per_token,
-                3 * forward_traffic(shape, round(tokens[who]), bytes_each),
+                3 * forward_bytes(shape, round(tokens[who]), bytes_each),
             )
-            for who, timing in turns.found().items()
+            for who, timing in turns.timings().items()
         }  # fmt: skip
 
-    return Case(name, dtype_of(bf16), measure)
+    return BenchmarkCase(name, dtype_of(bf16), measure)
 
 
-class Turns:
+class RoundRobinHook:
     """A hook that lets others take as many steps after every few of ours."""
 
     def __init__(
@@ -199,7 +207,7 @@ class Turns:
         self._seconds: dict[str, list[float]] = {who: [] for who in (*peers, OURS)}
         self._memory: dict[str, int | None] = dict.fromkeys(self._seconds)
         self._tokens: list[float] = []
-        self._steps = STEPS[device.type]
+        self._steps = STEPS_PER_TURN[device.type]
         self._resume()
 
     def __call__(self, step: Step) -> None:
@@ -222,18 +230,18 @@ class Turns:
         """Real ones in a step of ours."""
         return sum(self._tokens) / len(self._tokens)
 
-    def found(self) -> dict[str, Timing]:
+    def timings(self) -> dict[str, Timing]:
         return {who: Timing(seconds, self._memory[who]) for who, seconds in self._seconds.items()}
 
     def _resume(self) -> None:
-        wait(self._device)
+        synchronize(self._device)
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
             self._before = torch.cuda.memory_allocated(self._device)
         self._began = time.perf_counter()
 
     def _keep(self, who: str, counts: bool) -> None:
-        wait(self._device)
+        synchronize(self._device)
         if counts:
             self._seconds[who].append((time.perf_counter() - self._began) / self._steps)
         if self._device.type == "cuda":  # in the first turn too: later a recorded step has its memory already

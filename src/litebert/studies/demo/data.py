@@ -147,6 +147,6 @@ def write_questions(path: Path, count: int, seed: str) -> Path:
     return path
 
 
-def _question(kind: str, answer: str, context: str, told: bool, name: str) -> dict[str, Any]:
-    answers = [{"text": answer, "answer_start": context.index(answer)}] if told else []
-    return {"id": name, "question": FACTS[kind][1], "answers": answers, "is_impossible": not told}
+def _question(kind: str, answer: str, context: str, answerable: bool, name: str) -> dict[str, Any]:
+    answers = [{"text": answer, "answer_start": context.index(answer)}] if answerable else []
+    return {"id": name, "question": FACTS[kind][1], "answers": answers, "is_impossible": not answerable}

@@ -1,4 +1,4 @@
-"""What the tours of all languages do: say where they are, measure, compare, ask."""
+"""What the demos of all languages share: step titles, evaluation, baselines, tables, predictions."""
 
 from __future__ import annotations
 
@@ -6,33 +6,39 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from litebert.commands import evaluate
-
 if TYPE_CHECKING:
     from rich.console import Console
 
-COMMONEST = "always the commonest class"
+    from litebert.inference.evaluation import Evaluation
+
+MAJORITY = "majority baseline"
 
 
-def say(console: Console, number: int, of: int, text: str) -> None:
+def print_step(console: Console, number: int, of: int, text: str) -> None:
     console.print(f"\n[bold cyan]{number}/{of}[/bold cyan] [bold]{text}[/bold]")
 
 
-def measured(model: Path, data: Path) -> evaluate.Evaluation:
-    return evaluate.evaluate(evaluate.Config(model=(str(model),), data=(data,), device="cpu"), str(model), data)
+def evaluate_folder(folder: Path, data: Path) -> Evaluation:
+    """Evaluate a saved model on a file, on the CPU."""
+    from litebert.inference.evaluation import evaluate
+    from litebert.loading import load
+
+    return evaluate(load(folder), str(folder), data)
 
 
 def baselines(train: Path, test: Path) -> tuple[float, float]:
-    """Accuracy of the commonest class, and of a bag of words or characters."""
+    """Accuracy of the majority class, and of a bag of words or characters."""
     from litebert.measure.baselines import bag_of_words, majority
     from litebert.tasks import Classify
 
-    seen, unseen = Classify.read(train), Classify.read(test)
-    labels, truth = [str(x.label) for x in seen], [str(x.label) for x in unseen]
-    return majority(labels, truth), bag_of_words([x.text for x in seen], labels, [x.text for x in unseen], truth)
+    train_records, test_records = Classify.read(train), Classify.read(test)
+    labels, truth = [str(x.label) for x in train_records], [str(x.label) for x in test_records]
+    return majority(labels, truth), bag_of_words(
+        [x.text for x in train_records], labels, [x.text for x in test_records], truth
+    )
 
 
-def accuracies(scores: Mapping[str, float]) -> Any:
+def accuracy_table(scores: Mapping[str, float]) -> Any:
     """A table with the best in bold."""
     from rich.table import Table
 
@@ -45,8 +51,8 @@ def accuracies(scores: Mapping[str, float]) -> Any:
     return table
 
 
-def ask(console: Console, folder: Path, texts: Sequence[str]) -> list[tuple[str, Any]]:
-    """Texts with their answers, which are shown."""
+def predict_and_print(console: Console, folder: Path, texts: Sequence[str]) -> list[tuple[str, Any]]:
+    """Texts with their predictions, which are printed."""
     from litebert.loading import load
 
     answers = list(zip(texts, load(folder).predict(list(texts)), strict=True))

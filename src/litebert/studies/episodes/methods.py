@@ -1,4 +1,4 @@
-"""Ways to learn an episode, ours and others', on the same encoder. Each gives the share of its questions told right."""
+"""Ways to learn an episode, all on the same encoder. Each is a function that returns the accuracy on its queries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from litebert.builtin import folder_of
-from litebert.commands.evaluate import Method
 from litebert.data.batches import collate
 from litebert.data.episodes import Episode
 from litebert.errors import ConfigError, require_extra
@@ -20,6 +19,7 @@ from litebert.measure.baselines import bag_of_words
 from litebert.meta.algorithms import episode_accuracy
 from litebert.meta.learner import EpisodeTexts, Learner
 from litebert.model import Albert
+from litebert.studies.episodes import Method
 from litebert.tasks import Classify
 from litebert.tasks.text import TextInput
 from litebert.train.loop import train
@@ -28,82 +28,84 @@ from litebert.trainers.initial_model import default_learning_rate
 
 FINETUNE_STEPS = 50
 SETFIT_STEPS = 50
-PENALTY = 100.0
-"""The inverse of it, for logistic regression on vectors of length 1."""
+INVERSE_PENALTY = 100.0
+"""scikit-learn's C, for logistic regression on unit vectors."""
 
 
 @dataclass(frozen=True)
-class Learned:
-    """The table that episodes are drawn from, and a model with all it has read of that before."""
+class EncodedTable:
+    """The table that episodes are drawn from, as a model has encoded it before the first episode."""
 
     texts: Sequence[str]
     labels: Sequence[str]
     model: Model
     ids: Sequence[Sequence[int]]
-    """The tokens of the texts; of those that no episode asks for, none."""
+    """Token ids of the texts; empty for texts that are in no episode."""
     vectors: np.ndarray
-    """Their vectors, of length 1."""
+    """Their unit vectors."""
     learner: Learner | None = None
-    """Where the model was meta-trained, as that left it."""
+    """The meta-trained learner, for models that were meta-trained."""
 
-    def given(self, episode: Episode) -> tuple[list[str], list[str], list[str], list[str]]:
-        """Texts and labels to learn from, and to answer."""
-        support, asked = episode.rows()
+    def texts_and_labels(self, episode: Episode) -> tuple[list[str], list[str], list[str], list[str]]:
+        """Of the support set, then of the queries."""
+        support, queries = episode.rows()
         return (
             [self.texts[row] for row in support], [self.labels[row] for row in support],
-            [self.texts[row] for row in asked], [self.labels[row] for row in asked],
+            [self.texts[row] for row in queries], [self.labels[row] for row in queries],
         )  # fmt: skip
 
-    def seen(self, episode: Episode) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Vectors and classes to learn from, and to answer."""
-        (support, asked), (classes, truth) = episode.rows(), episode.class_indices()
-        return self.vectors[support], classes, self.vectors[asked], truth
+    def vectors_and_classes(self, episode: Episode) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Of the support set, then of the queries."""
+        (support, queries), (classes, truth) = episode.rows(), episode.class_indices()
+        return self.vectors[support], classes, self.vectors[queries], truth
 
 
-def majority(learned: Learned, episode: Episode) -> float:
+def majority(table: EncodedTable, episode: Episode) -> float:
     from litebert.measure.baselines import majority as share
 
-    _, labels, _, truth = learned.given(episode)
+    _, labels, _, truth = table.texts_and_labels(episode)
     return share(labels, truth)
 
 
-def words(learned: Learned, episode: Episode) -> float:
+def words(table: EncodedTable, episode: Episode) -> float:
     """Logistic regression on tf-idf."""
-    return bag_of_words(*learned.given(episode))
+    return bag_of_words(*table.texts_and_labels(episode))
 
 
-def probe(learned: Learned, episode: Episode) -> float:
-    """Logistic regression on the vectors of the model as it is."""
+def probe(table: EncodedTable, episode: Episode) -> float:
+    """Logistic regression on the vectors of the frozen model."""
     linear = require_extra("sklearn.linear_model", "train")
-    vectors, classes, asked, truth = learned.seen(episode)
-    return float(linear.LogisticRegression(C=PENALTY, max_iter=1000).fit(vectors, classes).score(asked, truth))
+    vectors, classes, queries, truth = table.vectors_and_classes(episode)
+    return float(
+        linear.LogisticRegression(C=INVERSE_PENALTY, max_iter=1000).fit(vectors, classes).score(queries, truth)
+    )
 
 
-def prototypes(learned: Learned, episode: Episode) -> float:
-    """The class whose mean vector points most in the same direction."""
-    vectors, classes, asked, truth = learned.seen(episode)
-    middles = np.stack([vectors[classes == number].mean(0) for number in range(episode.way)])
-    middles /= np.linalg.norm(middles, axis=1, keepdims=True)
-    return float(((asked @ middles.T).argmax(1) == truth).mean())
+def prototypes(table: EncodedTable, episode: Episode) -> float:
+    """The class whose mean vector has the highest cosine with the query."""
+    vectors, classes, queries, truth = table.vectors_and_classes(episode)
+    means = np.stack([vectors[classes == number].mean(0) for number in range(episode.way)])
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    return float(((queries @ means.T).argmax(1) == truth).mean())
 
 
-def adapted(learned: Learned, episode: Episode) -> float:
-    """`litebert adapt`, as anybody would use it: it may read the names of the classes."""
-    texts, labels, asked, truth = learned.given(episode)
-    answers = adapt_frozen(learned.model, texts, labels).predict(asked)
+def adapted(table: EncodedTable, episode: Episode) -> float:
+    """`litebert adapt` as users call it: it may use the names of the classes."""
+    texts, labels, queries, truth = table.texts_and_labels(episode)
+    answers = adapt_frozen(table.model, texts, labels).predict(queries)
     return float(np.mean([answer.label == label for answer, label in zip(answers, truth, strict=True)]))
 
 
-def as_meta_trained(learned: Learned, episode: Episode) -> float:
-    """By the algorithm that the model was meta-trained with, its inner steps included."""
-    assert learned.learner is not None
-    return episode_accuracy(learned.learner, EpisodeTexts.of(episode, learned.ids, learned.model.device))
+def as_meta_trained(table: EncodedTable, episode: Episode) -> float:
+    """The algorithm that the model was meta-trained with, inner steps included."""
+    assert table.learner is not None
+    return episode_accuracy(table.learner, EpisodeTexts.of(episode, table.ids, table.model.device))
 
 
-def finetuned(learned: Learned, episode: Episode) -> float:
-    """Some steps on all weights and a new head, all examples at once."""
-    texts, labels, asked, truth = learned.given(episode)
-    start, device = learned.model, learned.model.device
+def finetuned(table: EncodedTable, episode: Episode) -> float:
+    """A few full-batch steps on all weights and a new head."""
+    texts, labels, queries, truth = table.texts_and_labels(episode)
+    start, device = table.model, table.model.device
     records = [TextInput(text, label=label) for text, label in zip(texts, labels, strict=True)]
     task = Classify.learn_from(records)
     torch.manual_seed(0)
@@ -122,12 +124,12 @@ def finetuned(learned: Learned, episode: Episode) -> float:
     optimizer = adamw(albert, weight_decay=0.01)
     if not train(albert, loss, lambda step: [batch], optimizer, schedule, steps=FINETUNE_STEPS):
         raise KeyboardInterrupt
-    answers = model.predict(asked)
+    answers = model.predict(queries)
     return float(np.mean([answer.label == label for answer, label in zip(answers, truth, strict=True)]))
 
 
-def setfit(learned: Learned, episode: Episode) -> float:
-    """SetFit on the same encoder, its usual batch of 16, no more than so many steps."""
+def setfit(table: EncodedTable, episode: Episode) -> float:
+    """SetFit on the same encoder, with its default batch size of 16 and at most SETFIT_STEPS steps."""
     try:
         from datasets import Dataset
         from sentence_transformers import SentenceTransformer
@@ -136,19 +138,19 @@ def setfit(learned: Learned, episode: Episode) -> float:
         raise ConfigError("setfit is not installed and is asked for by --methods; run: pip install setfit") from error
     from sklearn.linear_model import LogisticRegression
 
-    (support, asked), (classes, truth) = episode.rows(), episode.class_indices()
-    body = SentenceTransformer(str(folder_of(str(learned.model.source))), device=str(learned.model.device))
+    (support, queries), (classes, truth) = episode.rows(), episode.class_indices()
+    body = SentenceTransformer(str(folder_of(str(table.model.source))), device=str(table.model.device))
     model = SetFitModel(body, LogisticRegression(max_iter=1000))
-    data = Dataset.from_dict({"text": [learned.texts[row] for row in support], "label": classes.tolist()})
+    data = Dataset.from_dict({"text": [table.texts[row] for row in support], "label": classes.tolist()})
     settings = TrainingArguments(batch_size=16, max_steps=SETFIT_STEPS, report_to="none", save_strategy="no")
     Trainer(model=model, args=settings, train_dataset=data).train()
-    found = np.asarray(model.predict([learned.texts[row] for row in asked], as_numpy=True))
-    return float((found == truth).mean())
+    answers = np.asarray(model.predict([table.texts[row] for row in queries], as_numpy=True))
+    return float((answers == truth).mean())
 
 
-METHODS: dict[Method, Callable[[Learned, Episode], float]] = {
+METHODS: dict[Method, Callable[[EncodedTable, Episode], float]] = {
     "majority": majority, "words": words, "probe": probe, "prototypes": prototypes, "adapt": adapted,
     "meta": as_meta_trained, "finetune": finetuned, "setfit": setfit,
 }  # fmt: skip
-WITHOUT_A_MODEL: tuple[Method, ...] = ("majority", "words")
-FROM_VECTORS: tuple[Method, ...] = ("probe", "prototypes")
+MODEL_FREE_METHODS: tuple[Method, ...] = ("majority", "words")
+VECTOR_METHODS: tuple[Method, ...] = ("probe", "prototypes")

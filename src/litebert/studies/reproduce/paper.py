@@ -1,4 +1,4 @@
-"""What the paper has to say (Lan et al., ALBERT, ICLR 2020), and what each table asks."""
+"""Results and claims of the paper (Lan et al., ALBERT, ICLR 2020), and texts for each table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from litebert.studies.reproduce.variants import TableName
 
 SOURCE = "Lan et al., ALBERT: A Lite BERT for Self-supervised Learning of Language Representations, ICLR 2020"
 MILLION = 1e6
-PAPER: dict[TableName, dict[str, dict[str, float]]] = {
+PAPER_RESULTS: dict[TableName, dict[str, dict[str, float]]] = {
     "embedding": {
         "none/64": {"parameters": 87 * MILLION, "average": 81.3},
         "none/128": {"parameters": 89 * MILLION, "average": 81.7},
@@ -49,20 +49,20 @@ strategies and optimizers it has no table."""
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that the paper's numbers say and ours may not."""
+    """A claim that follows from the paper's numbers."""
 
     table: TableName
     text: str
     row: str
     kind: Literal["above", "at chance", "above chance"] = "above"
     others: tuple[str, ...] = ()
-    """Rows that it is above, every one of them."""
+    """Rows that it must be above, all of them."""
     figure: str | None = None
-    """What is compared; None: the hidden tokens and, where there is one, the downstream average."""
+    """Metric; None: masked-token accuracy and, if there is one, the downstream average."""
     learned: str | None = None
-    """Where this is at chance the model has learned nothing, and the claim says nothing either."""
+    """Metric that must be above chance, or the model has learned nothing and the claim cannot be checked."""
     witness: str | None = None
-    """A row that must be above chance, or nobody can see what is asked, and that this one is at chance says nothing."""
+    """Row that must be above chance, or the metric cannot show what is claimed."""
 
 
 CLAIMS = (
@@ -96,28 +96,28 @@ CLAIMS = (
 
 
 @dataclass(frozen=True)
-class Words:
-    """What a reader of a table should know."""
+class TableText:
+    """Title and explanation of a table."""
 
     title: str
     question: str
     differs: str = ""
-    """From the paper, beside what all tables differ in."""
+    """Differences from the paper that only this table has."""
 
 
-WORDS: dict[TableName, Words] = {
-    "embedding": Words(
+TABLE_TEXTS: dict[TableName, TableText] = {
+    "embedding": TableText(
         "Small word vectors",
         "How small can word vectors be before they cost something, with and without sharing? ALBERT makes a vocabulary "
         "cheap by giving each word E numbers and widening them to the hidden size H by one matrix.",
         "E = H stands where the paper has 768, its hidden size.",
     ),
-    "sharing": Words(
+    "sharing": TableText(
         "One layer or many",
         "Which half of a layer can all passes share, the attention or the feed-forward, and what does it cost?",
         "E = H stands where the paper has 768.",
     ),
-    "sentence-loss": Words(
+    "sentence-loss": TableText(
         "Order or topic",
         "What does a question about two segments teach? Next-sentence prediction (NSP) asks whether the second follows "
         "the first or comes from another document, which the topic gives away; sentence-order prediction (SOP) asks "
@@ -127,32 +127,32 @@ WORDS: dict[TableName, Words] = {
         "model what it was not trained for. What the model's own head says of its own question stands beside. Shares "
         "are the mean of those of right and wrong pairs, so that chance is a half.",
     ),
-    "depth": Words(
+    "depth": TableText(
         "How many passes",
         "The layer is shared, so more passes cost time and no parameters. How many pay?",
         "The paper's row is for a hidden size of 1024, and starts each depth from the trained shallower one.",
     ),
-    "width": Words(
+    "width": TableText(
         "How wide",
         "Three passes, wider and wider: when does more width stop to help? BERT, whose layers and word vectors grow "
         "with it, stands beside, as it is said to degrade when it is made large.",
         "The widths are 1, 2, 4 and 6 times ours, where the paper begins with 1024. The paper's BERT of double width, "
         "which degraded, had 24 layers; ours has three.",
     ),
-    "masking": Words(
+    "masking": TableText(
         "What to hide",
         "Single tokens, whole words, runs of words or spans, and how many of them? All are asked the same: hidden "
         "n-grams of 15 %, and single tokens of 15 %.",
         "The paper takes n-grams of up to three words and has no table of it. Who is trained as he is asked has an "
         "advantage in that column; the downstream average has no such favourite.",
     ),
-    "strategies": Words(
+    "strategies": TableText(
         "Training strategies",
         "Layer decay, embedding scale, weight bounds, attenuated gradients, a hot start, an attention bias: does any "
         "of them help at this budget? Each against the same model without it.",
         "These are ours; the paper has none of them.",
     ),
-    "optimizer": Words(
+    "optimizer": TableText(
         "Which optimizer",
         "AdamW, LAMB or Muon, each with the rate that suits it?",
         "The paper uses LAMB for batches of 4096 and compares nothing.",

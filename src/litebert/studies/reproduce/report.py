@@ -1,4 +1,4 @@
-"""What `litebert reproduce` writes from its cells: results.json, tables.md, plots/, report.html."""
+"""Write results.json, tables.md, plots/ and report.html of `litebert reproduce`."""
 
 from __future__ import annotations
 
@@ -11,77 +11,90 @@ from typing import Any
 
 from litebert import __version__
 from litebert.files import atomic_write, write_json
-from litebert.measure.intervals import Mean, spread_of
-from litebert.studies.reproduce.paper import PAPER
-from litebert.studies.reproduce.tables import FIGURES, Block, told
-from litebert.studies.reproduce.variants import Row, TableName
-from litebert.studies.reproduce.verdicts import REFERENCES, Judgement, Results, changes, judge_all
+from litebert.measure.intervals import Estimate, sample_deviation
+from litebert.studies.reproduce.paper import PAPER_RESULTS
+from litebert.studies.reproduce.tables import METRIC_NAMES, ReportBlock, report_blocks
+from litebert.studies.reproduce.variants import TableName, TableRow
+from litebert.studies.reproduce.verdicts import REFERENCE_ROWS, ClaimVerdict, Results, judge_claims, variant_effects
 
 TITLE = "The paper's experiments, again"
-UNBROKEN = 28
-"""Characters: a figure with its margin, or the name of a row, stays on one line."""
+MAX_UNBROKEN = 28
+"""Table cells with at most so many characters are not wrapped."""
 NO_BREAK, NO_BREAK_HYPHEN = "\u00a0", "\u2011"
 
 
 def write_pages(out: Path, tables: Sequence[TableName]) -> list[str]:
-    """Write everything that the cells can tell, and say where it is."""
+    """Write all results, and return lines that say where they are."""
     results = Results(out)
-    judgements = judge_all(results, [table for table in tables if results.is_told(table)])
-    write_json(out / "results.json", as_json(results, tables, judgements))
+    verdicts = judge_claims(results, [table for table in tables if results.has_results(table)])
+    write_json(out / "results.json", as_json(results, tables, verdicts))
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        atomic_write(out / "tables.md", _markdown(told(results, tables, judgements, draws=False)))
+        atomic_write(out / "tables.md", _markdown(report_blocks(results, tables, verdicts, draws=False)))
         return [
             f"tables in {out / 'tables.md'}, figures in {out / 'results.json'}; to have them drawn, where matplotlib "
             f"is installed: litebert reproduce --redraw --out {out}"
         ]
-    blocks = told(results, tables, judgements, draws=True)
+    blocks = report_blocks(results, tables, verdicts, draws=True)
     _write_page(out, blocks)
     atomic_write(out / "tables.md", _markdown(blocks))
     return [f"look at {out / 'report.html'}; tables in {out / 'tables.md'}, figures in {out / 'results.json'}"]
 
 
-def as_json(results: Results, tables: Sequence[TableName], judgements: Sequence[Judgement]) -> dict[str, Any]:
-    """Everything, for other programs."""
+def as_json(results: Results, tables: Sequence[TableName], verdicts: Sequence[ClaimVerdict]) -> dict[str, Any]:
+    """The content of results.json."""
     return {
         "litebert": __version__,
         "plan": results.plan,
         "devices": results.devices,
         "tables": {table: [_row(results, table, row) for row in results.rows(table)] for table in tables},
-        "verdicts": [asdict(one) | {"found": _mean(one.found)} for one in judgements],
+        "verdicts": [
+            {
+                "claim": asdict(verdict.claim),
+                "figure": verdict.figure,
+                "verdict": verdict.verdict,
+                "found": _mean(verdict.estimate),
+            }
+            for verdict in verdicts
+        ],
         "changes": {
             table: [
-                {"row": one.row.name, "figure": figure, "effect": one.effect, "difference": _mean(one.found)}
+                {
+                    "row": effect.row.name,
+                    "figure": figure,
+                    "effect": effect.effect,
+                    "difference": _mean(effect.estimate),
+                }
                 for figure in ("mlm", "average")
-                for one in changes(results, table, figure)
+                for effect in variant_effects(results, table, figure)
             ]
             for table in tables
-            if table in REFERENCES
+            if table in REFERENCE_ROWS
         },
         "failed": [{"cell": cell.key, "seed": seed, "reason": why} for (cell, seed), why in results.failed.items()],
     }
 
 
-def _row(results: Results, table: TableName, row: Row) -> dict[str, Any]:
-    values = {name: results.values(row.cell, name) for name in ("parameters", "tokens_per_second", *FIGURES)}
+def _row(results: Results, table: TableName, row: TableRow) -> dict[str, Any]:
+    values = {name: results.values(row.cell, name) for name in ("parameters", "tokens_per_second", *METRIC_NAMES)}
     return {
         "name": row.name,
         "label": row.label,
         "cell": row.cell.key,
         "runs": results.runs.get(row.cell, []),
         "mean": {name: mean(found) for name, found in values.items() if found},
-        "deviation": {name: spread_of(found) for name, found in values.items() if found},
-        "paper": PAPER.get(table, {}).get(row.name),
+        "deviation": {name: sample_deviation(found) for name, found in values.items() if found},
+        "paper": PAPER_RESULTS.get(table, {}).get(row.name),
     }
 
 
-def _mean(found: Mean | None) -> dict[str, float | None] | None:
+def _mean(estimate: Estimate | None) -> dict[str, float | None] | None:
     """JSON has no infinity."""
-    return found and {"value": found.value, "margin": found.margin if math.isfinite(found.margin) else None}
+    return estimate and {"value": estimate.value, "margin": estimate.margin if math.isfinite(estimate.margin) else None}
 
 
-def _markdown(blocks: Sequence[Block]) -> str:
+def _markdown(blocks: Sequence[ReportBlock]) -> str:
     lines = [f"# {TITLE}", ""]
     for block in blocks:
         if block.kind == "heading":
@@ -99,11 +112,11 @@ def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _write_page(out: Path, blocks: Sequence[Block]) -> None:
-    """One file, with its drawings in it; they also lie in plots/."""
-    from litebert.measure.experiment_plots import save
+def _write_page(out: Path, blocks: Sequence[ReportBlock]) -> None:
+    """One file with all plots, which are also saved in plots/."""
+    from litebert.measure.experiment_plots import save_figure
     from litebert.measure.html_report import Report
-    from litebert.measure.plots import as_svg
+    from litebert.measure.plots import to_svg
 
     report = Report(TITLE, f"litebert {__version__} reproduce")
     for block in blocks:
@@ -112,14 +125,14 @@ def _write_page(out: Path, blocks: Sequence[Block]) -> None:
         elif block.kind == "text":
             report.text(block.text)
         elif block.kind == "figure":
-            save(block.figure, out / "plots" / block.name)
-            report.drawing(as_svg(block.figure, block.name, bbox_inches="tight", pad_inches=0.03), block.text)
+            save_figure(block.figure, out / "plots" / block.name)
+            report.drawing(to_svg(block.figure, block.name, bbox_inches="tight", pad_inches=0.03), block.text)
         else:
-            report.table(block.header, [[_unbroken(cell) for cell in row] for row in block.rows])
+            report.table(block.header, [[_without_breaks(cell) for cell in row] for row in block.rows])
     report.write(out / "report.html")
 
 
-def _unbroken(cell: str) -> str:
-    if len(cell) > UNBROKEN:
+def _without_breaks(cell: str) -> str:
+    if len(cell) > MAX_UNBROKEN:
         return cell.replace(" = ", f"{NO_BREAK}={NO_BREAK}")
     return cell.replace(" ", NO_BREAK).replace("-", NO_BREAK_HYPHEN)

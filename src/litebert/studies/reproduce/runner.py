@@ -1,4 +1,4 @@
-"""A cell of `litebert reproduce`, what it costs, and all cells one after the other."""
+"""Run the variants of `litebert reproduce`, on one or several processes, and estimate their cost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
@@ -22,27 +21,31 @@ from litebert.files import read_json, write_json
 from litebert.loading import load
 from litebert.model import AlbertConfig
 from litebert.run_folder import write_run
-from litebert.studies.reproduce.evaluation import Asked
-from litebert.studies.reproduce.plan import Plan, keep_plan, plan_of
-from litebert.studies.reproduce.variants import Cell, Settings, TableName, cells_of, rows_of
+from litebert.studies.reproduce.config import ReproduceConfig
+from litebert.studies.reproduce.evaluation import ModelEvaluator
+from litebert.studies.reproduce.plan import Plan, make_plan, save_plan
+from litebert.studies.reproduce.variants import (
+    ModelVariant,
+    PretrainSettings,
+    TableName,
+    table_rows,
+    variants_with_tables,
+)
 from litebert.tasks.pretraining import flops_per_token
 from litebert.train.log import read_metrics
 from litebert.train.ramps import Ramp
 from litebert.trainers.pretrain_config import DEPTH_RAMP
 from litebert.trainers.pretraining import pretrain
 
-if TYPE_CHECKING:
-    from litebert.commands.reproduce import Config
-
-REHEARSED_STEPS = 8
-PATIENCE = timedelta(days=30)  # of processes that wait for each other's cells
+ESTIMATE_STEPS = 8
+BARRIER_TIMEOUT = timedelta(days=30)  # of processes that wait for each other
 
 
 @dataclass(frozen=True)
 class Job:
-    """A cell with a seed."""
+    """A variant with a seed."""
 
-    cell: Cell
+    cell: ModelVariant
     seed: int
 
     def folder(self, out: Path) -> Path:
@@ -52,32 +55,32 @@ class Job:
         return (self.folder(out) / "result.json").is_file()
 
     def clear(self, out: Path) -> None:
-        """Delete its model, which with its checkpoints may be a gigabyte."""
+        """Delete its model and checkpoints, which may take a gigabyte."""
         shutil.rmtree(self.folder(out) / "model", ignore_errors=True)
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What a rehearsal says."""
+class CostEstimate:
+    """Measured speed, from a few steps of the common model."""
 
     device: str
     operations_per_second: float
-    """Of training, by the model's formula."""
+    """FLOP/s of training by the model's formula."""
     seconds_beside: float
-    """That a cell takes beside its steps: to build, save, load and measure a model."""
+    """Seconds of a variant outside its steps: to build, save, load and evaluate the model."""
 
 
-class Workshop:
-    """Runs cells, all on the same device."""
+class VariantRunner:
+    """Trains and evaluates variants on one device."""
 
     def __init__(self, plan: Plan, out: Path, process: Process, console: Console) -> None:
         self.plan, self.out, self.device, self.console = plan, out, process.device, console
         self.place = process.place
         self.quiet = Console(stderr=True, quiet=not console.is_terminal)
-        self.asked = Asked(plan, self.device, self.quiet)
+        self.evaluator = ModelEvaluator(plan, self.device, self.quiet)
 
     def __call__(self, job: Job) -> bool:
-        """Run a cell, or what is left of it; False when a stop was asked for. What a cell cannot do is written down."""
+        """Run or resume a job; False when a stop was requested. Failures are recorded in failed.json."""
         folder = job.folder(self.out)
         (folder / "failed.json").unlink(missing_ok=True)
         try:
@@ -89,7 +92,7 @@ class Workshop:
             return True
 
     def run(self, job: Job, folder: Path, steps: int | None = None) -> bool:
-        """`steps` are for a rehearsal: so many, at full depth."""
+        """`steps` overrides the plan for a cost estimate, at full depth."""
         model_folder = folder / "model"
         resume = (model_folder / "checkpoints" / "latest").exists()
         changes = {} if steps is None else {"steps": steps, "validate_every": steps, "depth_ramp": ""}
@@ -103,36 +106,36 @@ class Workshop:
                 return False
             peak = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
             write_json(folder / "training.json", {"memory_bytes": peak})
-        found = self.asked(load(model_folder), settings.sentences, folder / "tasks", job.seed)
+        scores = self.evaluator(load(model_folder), settings.sentences, folder / "tasks", job.seed)
         about = {"cell": dict(job.cell.changes), "seed": job.seed, "device": self.place}
-        trained = read_json(folder / "training.json") | speed_of(model_folder)
-        write_json(folder / "result.json", about | trained | found)
+        trained = read_json(folder / "training.json") | read_speed(model_folder)
+        write_json(folder / "result.json", about | trained | scores)
         job.clear(self.out)
         return True
 
-    def rehearse(self) -> Cost:
-        """A few steps of the common model and everything that is asked of it, which also finds mistakes early."""
+    def estimate_cost(self) -> CostEstimate:
+        """Run a few steps of the common model and its evaluation, which also finds mistakes early."""
         path, name = self.out / "estimate.json", self.place
         if path.is_file() and read_json(path)["device"] == name:
-            return Cost(**read_json(path))
+            return CostEstimate(**read_json(path))
         folder, began = self.out / "rehearsal", time.perf_counter()
         shutil.rmtree(folder, ignore_errors=True)
-        if not self.run(Job(Cell(), 0), folder, REHEARSED_STEPS):
+        if not self.run(Job(ModelVariant(), 0), folder, ESTIMATE_STEPS):
             raise KeyboardInterrupt
-        found = read_json(folder / "result.json")
-        operations = self._operations(Cell(), ramped=False)
-        beside = time.perf_counter() - began - found["seconds"]
-        cost = Cost(name, found["tokens_per_second"] * operations, beside)
+        result = read_json(folder / "result.json")
+        operations = self._operations(ModelVariant(), ramped=False)
+        beside = time.perf_counter() - began - result["seconds"]
+        cost = CostEstimate(name, result["tokens_per_second"] * operations, beside)
         shutil.rmtree(folder)
         write_json(path, asdict(cost))
         return cost
 
-    def seconds(self, cell: Cell, cost: Cost) -> float:
-        """What a cell will take, about."""
+    def seconds(self, cell: ModelVariant, cost: CostEstimate) -> float:
+        """Estimated seconds of a variant."""
         return self.plan.tokens * self._operations(cell) / cost.operations_per_second + cost.seconds_beside
 
-    def _operations(self, cell: Cell, ramped: bool = True) -> float:
-        """For one token, at the mean depth of the run."""
+    def _operations(self, cell: ModelVariant, ramped: bool = True) -> float:
+        """Operations per token at the mean depth of the run."""
         settings = self.plan.settings(cell, 0, self.out)
         layers, hidden = settings.layers or 1, settings.hidden_size or 1
         ramp = Ramp.parse(
@@ -141,13 +144,13 @@ class Workshop:
         depths = [min(layers, max(2, ramp.at(step, 100, layers))) for step in range(100)]
         shape = AlbertConfig(
             hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=1, intermediate_size=4 * hidden,
-            embedding_size=settings.embedding_size or 1, vocab_size=self.asked.shards.tokenizer.vocab_size,
+            embedding_size=settings.embedding_size or 1, vocab_size=self.evaluator.shards.tokenizer.vocab_size,
         )  # fmt: skip
         return flops_per_token(shape, statistics.mean(depths), settings.length, settings.mask_rate)
 
 
-def speed_of(folder: Path) -> dict[str, float]:
-    """Of a run's log: its steps, tokens and seconds, and how many tokens a second it made with all of its layers."""
+def read_speed(folder: Path) -> dict[str, float]:
+    """Steps, tokens and seconds of a run's log, and its tokens per second at full depth."""
     curves = read_metrics(folder)
     depths, rates = curves["depth"].values, curves["tokens_per_second"].values
     full = [rate for depth, rate in zip(depths, rates, strict=True) if depth == depths[-1]]
@@ -159,8 +162,8 @@ def speed_of(folder: Path) -> dict[str, float]:
     }
 
 
-def shared_out(costs: Sequence[float], processes: int) -> list[list[int]]:
-    """Which jobs each process takes, so that all are done at about the same time; each in the given order."""
+def distribute(costs: Sequence[float], processes: int) -> list[list[int]]:
+    """Distribute jobs over processes so that all finish at about the same time; each keeps the order."""
     loads, shares = [0.0] * processes, [list[int]() for _ in range(processes)]
     for number in sorted(range(len(costs)), key=lambda number: -costs[number]):
         least = loads.index(min(loads))
@@ -171,17 +174,17 @@ def shared_out(costs: Sequence[float], processes: int) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Process:
-    """This one among those that torchrun started; by itself without."""
+    """This process among those of torchrun."""
 
     rank: int
     world: int
     device: torch.device
     beside: int = 1
-    """How many there are on this machine."""
+    """Processes on this machine."""
 
     @property
     def place(self) -> str:
-        """What it computes on, and with how many others: a device that is shared is slower for each."""
+        """The device, and how many processes share it."""
         if self.device.type != "cuda":
             return f"CPU, {torch.get_num_threads()} threads"
         name = torch.cuda.get_device_name(self.device)
@@ -189,18 +192,18 @@ class Process:
 
     @property
     def sharing(self) -> int:
-        """How many compute on its device."""
+        """Processes on its device."""
         return -(-self.beside // torch.cuda.device_count()) if self.device.type == "cuda" else 1
 
     def wait(self) -> None:
-        """Until all are here."""
+        """Wait for all processes."""
         if self.world > 1:
             torch.distributed.barrier()
 
 
 @contextmanager
-def processes(device: torch.device) -> Iterator[Process]:
-    """Every process trains models of its own; all they exchange is that they are done."""
+def process_group(device: torch.device) -> Iterator[Process]:
+    """Join the processes of torchrun. Each trains its own models; they only wait for each other."""
     world = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
     if world == 1:
         yield Process(0, 1, device)
@@ -208,7 +211,7 @@ def processes(device: torch.device) -> Iterator[Process]:
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    torch.distributed.init_process_group("gloo", timeout=PATIENCE)
+    torch.distributed.init_process_group("gloo", timeout=BARRIER_TIMEOUT)
     try:
         beside = int(os.environ.get("LOCAL_WORLD_SIZE", world))
         yield Process(torch.distributed.get_rank(), world, device, beside)
@@ -216,38 +219,38 @@ def processes(device: torch.device) -> Iterator[Process]:
         torch.distributed.destroy_process_group()
 
 
-def work(config: Config, console: Console, process: Process) -> bool:
-    """Run the cells that are missing, this process its part of them; False when a stop was asked for."""
+def run_variants(config: ReproduceConfig, console: Console, process: Process) -> bool:
+    """Run this process's part of the missing jobs; False when a stop was requested."""
     if process.rank:
         process.wait()  # until the first one has made what all of them read
-    plan = plan_of(config, process.device.type)
+    plan = make_plan(config, process.device.type)
     if not process.rank:
-        keep_plan(plan, config.out)
+        save_plan(plan, config.out)
         write_run(config.out, "reproduce", config)
-    workshop = Workshop(plan, config.out, process, console)
-    jobs = jobs_of(config.tables, config.seeds, plan.common)
+    runner = VariantRunner(plan, config.out, process, console)
+    jobs = make_jobs(config.tables, config.seeds, plan.common)
     left = [job for job in jobs if not job.is_done(config.out)]
     for job in set(jobs) - set(left) if not process.rank else ():
         job.clear(config.out)  # somebody killed us right after a result was written
     seconds: list[float] = []
     if left or config.estimate:
-        cost = workshop.rehearse()
-        seconds = [workshop.seconds(job.cell, cost) for job in left]
+        cost = runner.estimate_cost()
+        seconds = [runner.seconds(job.cell, cost) for job in left]
     if not process.rank:
         process.wait()
-    shares = shared_out(seconds, process.world)
+    shares = distribute(seconds, process.world)
     longest = max(sum(seconds[number] for number in share) for share in shares)
-    announce(console, config, plan, len(jobs), seconds, longest, process.sharing)
+    print_plan(console, config, plan, len(jobs), seconds, longest, process.sharing)
     process.wait()  # until all have seen what is missing
     mine = [(left[number], seconds[number]) for number in shares[process.rank]]
-    finished = config.estimate or _run_all(mine, workshop)
+    finished = config.estimate or _run_jobs(mine, runner)
     process.wait()
     return finished
 
 
-def jobs_of(tables: Sequence[TableName], seeds: int, common: Settings) -> list[Job]:
-    """Table by table, each with all seeds before the next one, so that what is done when time is up is whole."""
-    cells = cells_of(tables, common)
+def make_jobs(tables: Sequence[TableName], seeds: int, common: PretrainSettings) -> list[Job]:
+    """Table by table, each with all seeds, so that an interrupted run leaves complete tables."""
+    cells = variants_with_tables(tables, common)
     return [
         Job(cell, seed)
         for table in tables
@@ -257,54 +260,60 @@ def jobs_of(tables: Sequence[TableName], seeds: int, common: Settings) -> list[J
     ]
 
 
-def announce(
-    console: Console, config: Config, plan: Plan, jobs: int, seconds: Sequence[float], longest: float, sharing: int
+def print_plan(
+    console: Console,
+    config: ReproduceConfig,
+    plan: Plan,
+    jobs: int,
+    seconds: Sequence[float],
+    longest: float,
+    sharing: int,
 ) -> None:
-    """What is about to happen, and what it will take."""
-    meant = sum(len(rows_of(table, plan.common)) for table in config.tables)
+    """Print the number of jobs and the estimated time."""
+    meant = sum(len(table_rows(table, plan.common)) for table in config.tables)
     cells = jobs // config.seeds
-    told = f"{cells} cells" + (f" ({meant} in the tables, shared ones once)" if meant > cells else "")
+    count = f"{cells} cells" + (f" ({meant} in the tables, shared ones once)" if meant > cells else "")
     done = jobs - len(seconds)
     lines = [
-        f"{', '.join(config.tables)}: {told} × {config.seeds} seed{'s' * (config.seeds > 1)}, "
+        f"{', '.join(config.tables)}: {count} × {config.seeds} seed{'s' * (config.seeds > 1)}, "
         f"{plan.tokens:,} tokens each" + (f"; {done} of {jobs} are done" if done else "")
     ]
     if seconds:
         lines.append(
-            f"{len(seconds)} to run: {plan.tokens * len(seconds):,} tokens, about {duration(longest)}, by a rehearsal "
-            "of the common model" + (f" alone; {sharing} that share a GPU take longer" if sharing > 1 else "")
+            f"{len(seconds)} to run: {plan.tokens * len(seconds):,} tokens, about {format_duration(longest)}, by a "
+            "rehearsal of the common model" + (f" alone; {sharing} that share a GPU take longer" if sharing > 1 else "")
         )
     for line in lines:
         console.print(line, highlight=False, markup=False)
 
 
-def _run_all(jobs: Sequence[tuple[Job, float]], workshop: Workshop) -> bool:
+def _run_jobs(jobs: Sequence[tuple[Job, float]], runner: VariantRunner) -> bool:
     began, expected = time.perf_counter(), 0.0
     for number, (job, seconds) in enumerate(jobs, start=1):
-        if not workshop(job):
+        if not runner(job):
             return False
         expected += seconds
         spent = time.perf_counter() - began
         ahead = sum(later for _, later in jobs[number:]) * spent / expected
-        after = f"; about {duration(ahead)} left" if number < len(jobs) else ""
-        line = f"{number}/{len(jobs)} {told(job, workshop.out)}{after}"
-        workshop.console.print(line, highlight=False, markup=False)
+        after = f"; about {format_duration(ahead)} left" if number < len(jobs) else ""
+        line = f"{number}/{len(jobs)} {describe_job(job, runner.out)}{after}"
+        runner.console.print(line, highlight=False, markup=False)
     return True
 
 
-def told(job: Job, out: Path) -> str:
-    """A cell and what it came to, in a line."""
+def describe_job(job: Job, out: Path) -> str:
+    """A job and its scores, in one line."""
     name = f"{job.cell.key}, seed {job.seed}"
     if not job.is_done(out):
         return f"{name}: failed"
-    found = read_json(job.folder(out) / "result.json")
+    result = read_json(job.folder(out) / "result.json")
     return (
-        f"{name}: hidden tokens {found['mlm']:.1%}, SOP {found['order_probe']:.1%}, "
-        f"NSP {found['next_probe']:.1%}, few-shot {found['few_shot']:.1%}"
+        f"{name}: hidden tokens {result['mlm']:.1%}, SOP {result['order_probe']:.1%}, "
+        f"NSP {result['next_probe']:.1%}, few-shot {result['few_shot']:.1%}"
     )
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

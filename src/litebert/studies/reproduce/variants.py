@@ -1,4 +1,4 @@
-"""The experiments as data: a cell is what one model differs in from the common one, a table is a list of cells."""
+"""The experiments as data: a variant is what one model changes in the common settings, a table a list of variants."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 TableName = Literal["embedding", "sharing", "sentence-loss", "depth", "width", "masking", "strategies", "optimizer"]
-Settings = Mapping[str, Any]
-"""Of `litebert pretrain`, by name."""
+PretrainSettings = Mapping[str, Any]
+"""Settings of `litebert pretrain` by name."""
 
 EMBEDDING_SIZES = (64, 128, 256)
 DEPTHS = (1, 3, 6, 12, 24, 48)
-WIDE_LAYERS, WIDTHS = 3, (1, 2, 4, 6)  # the paper's 1024, 2048, 4096 and 6144, as multiples of the first
-MASKS, RATES = ("token", "word", "ngram", "span"), (0.15, 0.25, 0.4)
+WIDTH_TABLE_LAYERS, WIDTHS = 3, (1, 2, 4, 6)  # the paper's 1024, 2048, 4096 and 6144, as multiples of the first
+MASKING_KINDS, MASK_RATES = ("token", "word", "ngram", "span"), (0.15, 0.25, 0.4)
 STRATEGIES: dict[str, dict[str, Any]] = {
     "none": {},
     "layer decay 0.9": {"layer_decay_rate": 0.9},
@@ -30,53 +30,53 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Cell:
-    """What a model differs in from the common one; nothing, if that is it."""
+class ModelVariant:
+    """The settings in which a model differs from the common one."""
 
     changes: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
-    def of(cls, common: Settings, **settings: Any) -> Cell:
-        """What is as in the common model is no difference, so that tables that mean the same model share its run."""
+    def of(cls, common: PretrainSettings, **settings: Any) -> ModelVariant:
+        """Leaves out settings that equal the common ones, so that tables share runs of the same model."""
         return cls(tuple(sorted((name, value) for name, value in settings.items() if common.get(name) != value)))
 
     @property
     def key(self) -> str:
-        """Its name on disk."""
-        told = "_".join(f"{name}-{value}" for name, value in self.changes) or "common"
-        return re.sub(r"[^\w.-]+", "-", told)
+        """Its folder name."""
+        name = "_".join(f"{name}-{value}" for name, value in self.changes) or "common"
+        return re.sub(r"[^\w.-]+", "-", name)
 
 
 @dataclass(frozen=True)
-class Row:
-    """A cell in a table."""
+class TableRow:
+    """A variant in a table."""
 
     name: str
-    """By which the paper's values and the claims know it."""
+    """Name in the paper's results and in the claims."""
     label: str
-    cell: Cell
+    cell: ModelVariant
     group: str = ""
-    """Rows of one group are a line in a drawing over numbers."""
+    """Rows of one group form a line in plots."""
     x: float | None = None
-    """Where it stands on that line."""
+    """Position on that line."""
 
 
-def rows_of(table: TableName, common: Settings) -> list[Row]:
-    """`common` holds what all cells have unless they say otherwise."""
-    return _BUILDERS[table](common)
+def table_rows(table: TableName, common: PretrainSettings) -> list[TableRow]:
+    """The rows of a table; `common` holds the common settings."""
+    return _TABLE_BUILDERS[table](common)
 
 
-def cells_of(tables: Iterable[TableName], common: Settings) -> dict[Cell, list[TableName]]:
-    """Every cell once, in the order of the tables, with the tables that it is in."""
-    found: dict[Cell, list[TableName]] = {}
+def variants_with_tables(tables: Iterable[TableName], common: PretrainSettings) -> dict[ModelVariant, list[TableName]]:
+    """Every variant once, in the order of the tables, with its tables."""
+    tables_by_variant: dict[ModelVariant, list[TableName]] = {}
     for table in tables:
-        for row in rows_of(table, common):
-            found.setdefault(row.cell, []).append(table)
-    return found
+        for row in table_rows(table, common):
+            tables_by_variant.setdefault(row.cell, []).append(table)
+    return tables_by_variant
 
 
 def _embedding_sizes(hidden_size: int) -> dict[str, int]:
-    """By name; the last one is the hidden size, as in BERT, where the paper has 768."""
+    """By name; the last is the hidden size, as in BERT, where the paper has 768."""
     return {str(size): size for size in EMBEDDING_SIZES if size < hidden_size} | {"H": hidden_size}
 
 
@@ -84,80 +84,84 @@ def _size_label(name: str, size: int) -> str:
     return f"E = H = {size}" if name == "H" else f"E = {size}"
 
 
-def _embedding(common: Settings) -> list[Row]:
+def _embedding(common: PretrainSettings) -> list[TableRow]:
     arms = {"all": "shared", "none": "not shared"}
     return [
-        Row(
+        TableRow(
             f"{sharing}/{name}", f"{arm}, {_size_label(name, size)}",
-            Cell.of(common, sharing=sharing, embedding_size=size), arm, size,
+            ModelVariant.of(common, sharing=sharing, embedding_size=size), arm, size,
         )
         for sharing, arm in arms.items()
         for name, size in _embedding_sizes(common["hidden_size"]).items()
     ]  # fmt: skip
 
 
-def _sharing(common: Settings) -> list[Row]:
+def _sharing(common: PretrainSettings) -> list[TableRow]:
     sizes = {name: size for name, size in _embedding_sizes(common["hidden_size"]).items() if name in ("128", "H")}
     arms = {"all": "all", "attention": "attention", "ffn": "feed-forward", "none": "none"}
     return [
-        Row(
+        TableRow(
             f"{sharing}/{name}",
             f"{arm}, {_size_label(name, size)}",
-            Cell.of(common, sharing=sharing, embedding_size=size),
+            ModelVariant.of(common, sharing=sharing, embedding_size=size),
         )
         for name, size in sizes.items()
         for sharing, arm in arms.items()
     ]
 
 
-def _sentence_loss(common: Settings) -> list[Row]:
+def _sentence_loss(common: PretrainSettings) -> list[TableRow]:
     arms = {"none": "none", "next": "NSP", "order": "SOP"}
-    return [Row(sentences, label, Cell.of(common, sentences=sentences)) for sentences, label in arms.items()]
-
-
-def _depth(common: Settings) -> list[Row]:
     return [
-        Row(str(layers), f"{layers} layer{'s' * (layers > 1)}", Cell.of(common, layers=layers), "shared", layers)
+        TableRow(sentences, label, ModelVariant.of(common, sentences=sentences)) for sentences, label in arms.items()
+    ]
+
+
+def _depth(common: PretrainSettings) -> list[TableRow]:
+    return [
+        TableRow(
+            str(layers), f"{layers} layer{'s' * (layers > 1)}", ModelVariant.of(common, layers=layers), "shared", layers
+        )
         for layers in DEPTHS
     ]
 
 
-def _width(common: Settings) -> list[Row]:
+def _width(common: PretrainSettings) -> list[TableRow]:
     rows = []
     for arm in ("ALBERT", "BERT"):
         for times in WIDTHS:
             size = times * common["hidden_size"]
-            shape = {"layers": WIDE_LAYERS, "hidden_size": size}
+            shape = {"layers": WIDTH_TABLE_LAYERS, "hidden_size": size}
             if arm == "BERT":
                 shape |= {"sharing": "none", "embedding_size": size}
-            rows.append(Row(f"{arm}/{times}", f"{arm}, H = {size}", Cell.of(common, **shape), arm, size))
+            rows.append(TableRow(f"{arm}/{times}", f"{arm}, H = {size}", ModelVariant.of(common, **shape), arm, size))
     return rows
 
 
-def _masking(common: Settings) -> list[Row]:
+def _masking(common: PretrainSettings) -> list[TableRow]:
     names = {"token": "tokens", "word": "words", "ngram": "n-grams", "span": "spans"}
     return [
-        Row(f"{mask}/{rate}", f"{names[mask]}, {rate:.0%}", Cell.of(common, mask=mask, mask_rate=rate), names[mask],
-            100 * rate)
-        for mask in MASKS
-        for rate in RATES
+        TableRow(f"{mask}/{rate}", f"{names[mask]}, {rate:.0%}", ModelVariant.of(common, mask=mask, mask_rate=rate),
+                 names[mask], 100 * rate)
+        for mask in MASKING_KINDS
+        for rate in MASK_RATES
     ]  # fmt: skip
 
 
-def _strategies(common: Settings) -> list[Row]:
-    return [Row(name, name, Cell.of(common, **changes)) for name, changes in STRATEGIES.items()]
+def _strategies(common: PretrainSettings) -> list[TableRow]:
+    return [TableRow(name, name, ModelVariant.of(common, **changes)) for name, changes in STRATEGIES.items()]
 
 
-def _optimizer(common: Settings) -> list[Row]:
+def _optimizer(common: PretrainSettings) -> list[TableRow]:
     names = {"adamw": "AdamW", "lamb": "LAMB", "muon": "Muon"}
-    return [Row(name, label, Cell.of(common, optimizer=name)) for name, label in names.items()]
+    return [TableRow(name, label, ModelVariant.of(common, optimizer=name)) for name, label in names.items()]
 
 
-_BUILDERS = {
+_TABLE_BUILDERS = {
     "embedding": _embedding, "sharing": _sharing, "sentence-loss": _sentence_loss, "depth": _depth, "width": _width,
     "masking": _masking, "strategies": _strategies, "optimizer": _optimizer,
 }  # fmt: skip
 TABLES: tuple[TableName, ...] = (
     "embedding", "sharing", "sentence-loss", "depth", "strategies", "width", "masking", "optimizer",
 )  # fmt: skip
-"""In the order in which they are run."""
+"""In the order of their runs."""

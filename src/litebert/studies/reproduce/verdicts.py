@@ -1,4 +1,4 @@
-"""What the cells of `litebert reproduce` say: their figures, and whether the paper's findings hold in them."""
+"""Results of `litebert reproduce`, and whether the paper's claims hold in them."""
 
 from __future__ import annotations
 
@@ -10,52 +10,52 @@ from typing import Any, Literal
 
 from litebert.errors import ConfigError
 from litebert.files import read_json
-from litebert.measure.intervals import Mean
-from litebert.measure.seed_statistics import Noise, noise_of
+from litebert.measure.intervals import Estimate
+from litebert.measure.seed_statistics import PooledDeviation, pool_deviations
 from litebert.studies.reproduce.paper import CLAIMS, Claim
-from litebert.studies.reproduce.variants import Cell, Row, TableName, rows_of
+from litebert.studies.reproduce.variants import ModelVariant, TableName, TableRow, table_rows
 
 Verdict = Literal["holds", "does not hold", "too close to tell", "nothing learned", "not run"]
 Effect = Literal["helps", "hurts", "too close to tell", "not run"]
-CHANCE, NEAR = 0.5, 0.05
-"""A share of right answers to a question of two is at chance if it is within this of a half."""
-REFERENCES: dict[TableName, str] = {"strategies": "none", "masking": "ngram/0.15", "optimizer": "lamb"}
-"""Rows that the others of a table are held against."""
+CHANCE, CHANCE_TOLERANCE = 0.5, 0.05
+"""An accuracy on two classes is at chance if it is within this of a half."""
+REFERENCE_ROWS: dict[TableName, str] = {"strategies": "none", "masking": "ngram/0.15", "optimizer": "lamb"}
+"""Reference rows, which the other rows of a table are compared with."""
 
 
 class Results:
-    """The results of all cells in a folder."""
+    """The results of all variants in a folder."""
 
     def __init__(self, out: Path) -> None:
         if not (out / "plan.json").is_file():
             raise ConfigError(f"{out}: holds no cells (no plan.json); give the --out of a litebert reproduce")
         self.plan: dict[str, Any] = read_json(out / "plan.json")
         runs = [read_json(path) for path in sorted((out / "cells").glob("*/result.json"))]
-        self.runs: dict[Cell, list[dict[str, Any]]] = {}
-        for one in sorted(runs, key=lambda run: run["seed"]):
-            self.runs.setdefault(_cell_of(one), []).append(one)
+        self.runs: dict[ModelVariant, list[dict[str, Any]]] = {}
+        for run in sorted(runs, key=lambda run: run["seed"]):
+            self.runs.setdefault(_variant_of(run), []).append(run)
         failed = [read_json(path) for path in sorted((out / "cells").glob("*/failed.json"))]
-        self.failed = {(_cell_of(one), one["seed"]): str(one["reason"]) for one in failed}
+        self.failed = {(_variant_of(run), run["seed"]): str(run["reason"]) for run in failed}
 
-    def rows(self, table: TableName) -> list[Row]:
-        return rows_of(table, self.plan)
+    def rows(self, table: TableName) -> list[TableRow]:
+        return table_rows(table, self.plan)
 
-    def is_told(self, table: TableName) -> bool:
-        """Is there anything to compare?"""
+    def has_results(self, table: TableName) -> bool:
+        """Are there at least two variants to compare?"""
         return sum(row.cell in self.runs for row in self.rows(table)) > 1
 
-    def values(self, cell: Cell, figure: str) -> list[float]:
-        """One for each seed; none where the cell was not run or not asked."""
-        found = (figure_of(run, figure) for run in self.runs.get(cell, []))
-        return [value for value in found if value is not None]
+    def values(self, cell: ModelVariant, figure: str) -> list[float]:
+        """One value per seed; empty for variants without this metric."""
+        values = (metric_of(run, figure) for run in self.runs.get(cell, []))
+        return [value for value in values if value is not None]
 
-    def noise(self, table: TableName, figure: str) -> Noise:
-        """How far seeds lie apart, by all cells of a table."""
-        return noise_of(self.values(row.cell, figure) for row in self.rows(table))
+    def noise(self, table: TableName, figure: str) -> PooledDeviation:
+        """Standard deviation over seeds, pooled over the variants of a table."""
+        return pool_deviations(self.values(row.cell, figure) for row in self.rows(table))
 
     @property
     def seeds(self) -> int:
-        """The most that any cell was run with."""
+        """Largest number of seeds of any variant."""
         return max((len(runs) for runs in self.runs.values()), default=0)
 
     @property
@@ -67,7 +67,7 @@ class Results:
         return any(run["downstream"] for runs in self.runs.values() for run in runs)
 
 
-def figure_of(run: dict[str, Any], figure: str) -> float | None:
+def metric_of(run: dict[str, Any], figure: str) -> float | None:
     if figure == "average":
         return statistics.mean(run["downstream"].values()) if run["downstream"] else None
     value = run.get(figure)
@@ -75,28 +75,28 @@ def figure_of(run: dict[str, Any], figure: str) -> float | None:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """A claim and what our figures say of it."""
+class ClaimVerdict:
+    """A claim, and its verdict by one metric."""
 
     claim: Claim
     figure: str
     verdict: Verdict
-    found: Mean | None
-    """The smallest difference to the others, or the share of right answers itself."""
+    estimate: Estimate | None
+    """The smallest difference to the other rows, or the accuracy itself."""
 
 
-def judge_all(results: Results, tables: Sequence[TableName]) -> list[Judgement]:
-    """All claims about these tables, by each figure that they are about."""
+def judge_claims(results: Results, tables: Sequence[TableName]) -> list[ClaimVerdict]:
+    """All claims about these tables, by each of their metrics."""
     usual = ["mlm", *(["average"] if results.has_downstream else [])]
     return [
-        judge(results, claim, figure)
+        judge_claim(results, claim, figure)
         for claim in CLAIMS
         if claim.table in tables
         for figure in ([claim.figure] if claim.figure else usual)
     ]
 
 
-def judge(results: Results, claim: Claim, figure: str) -> Judgement:
+def judge_claim(results: Results, claim: Claim, figure: str) -> ClaimVerdict:
     cells = {row.name: row.cell for row in results.rows(claim.table)}  # a narrow model has no large embeddings
     values = {name: results.values(cells[name], figure) for name in (claim.row, *claim.others) if name in cells}
     rivals = [values[other] for other in claim.others if other in values]
@@ -105,68 +105,70 @@ def judge(results: Results, claim: Claim, figure: str) -> Judgement:
     if claim.witness:
         values[claim.witness] = results.values(cells[claim.witness], figure) if claim.witness in cells else []
     if claim.row not in values or not all(values.values()) or (claim.others and not rivals):
-        return Judgement(claim, figure, "not run", None)
+        return ClaimVerdict(claim, figure, "not run", None)
     if claim.kind == "above":
         noise = results.noise(claim.table, figure)
         differences = [noise.difference(values[claim.row], rival) for rival in rivals]
-        return Judgement(claim, figure, verdict_of(differences), min(differences))
-    share = _share(results, claim.table, cells[claim.row], figure)
+        return ClaimVerdict(claim, figure, verdict_of(differences), min(differences))
+    share = _accuracy(results, claim.table, cells[claim.row], figure)
     verdict = verdict_of([_beyond_chance(share, claim.kind == "above chance")])
     needed = [(claim.row, claim.learned)] * bool(claim.learned) + [(claim.witness, figure)] * bool(claim.witness)
-    for row, asked in needed:
-        known = _share(results, claim.table, cells[str(row)], str(asked))
-        if verdict_of([_beyond_chance(known, True)]) != "holds":
+    for row, metric in needed:
+        accuracy = _accuracy(results, claim.table, cells[str(row)], str(metric))
+        if verdict_of([_beyond_chance(accuracy, True)]) != "holds":
             verdict = "nothing learned"
-    return Judgement(claim, figure, verdict, share)
+    return ClaimVerdict(claim, figure, verdict, share)
 
 
-def _share(results: Results, table: TableName, cell: Cell, figure: str) -> Mean:
-    """Of right answers, with the error of as many questions."""
+def _accuracy(results: Results, table: TableName, cell: ModelVariant, figure: str) -> Estimate:
+    """Accuracy with the sampling error of the test set."""
     questions = min(run[f"{figure.split('_')[0]}_pairs"] for run in results.runs[cell])
     sampling = float((CHANCE * (1 - CHANCE) / questions) ** 0.5)
     return results.noise(table, figure).mean(results.values(cell, figure), sampling)
 
 
-def _beyond_chance(share: Mean, above: bool) -> Mean:
-    beyond = share.value - CHANCE - NEAR
-    return Mean(beyond if above else -beyond, share.margin)
+def _beyond_chance(share: Estimate, above: bool) -> Estimate:
+    beyond = share.value - CHANCE - CHANCE_TOLERANCE
+    return Estimate(beyond if above else -beyond, share.margin)
 
 
-def verdict_of(differences: Sequence[Mean]) -> Verdict:
-    """Of differences that should all be above zero."""
-    if any(one.value + one.margin < 0 for one in differences):
+def verdict_of(differences: Sequence[Estimate]) -> Verdict:
+    """The verdict on differences that should all be above zero."""
+    if any(difference.value + difference.margin < 0 for difference in differences):
         return "does not hold"
-    return "holds" if all(one.value - one.margin > 0 for one in differences) else "too close to tell"
+    return (
+        "holds" if all(difference.value - difference.margin > 0 for difference in differences) else "too close to tell"
+    )
 
 
 @dataclass(frozen=True)
-class Change:
-    """A row against the reference of its table."""
+class VariantEffect:
+    """A row compared with the reference row of its table."""
 
-    row: Row
+    row: TableRow
     figure: str
     effect: Effect
-    found: Mean | None
+    estimate: Estimate | None
 
 
-def changes(results: Results, table: TableName, figure: str) -> list[Change]:
-    """What every row of a table does to a figure of which more is better, against the table's reference."""
+def variant_effects(results: Results, table: TableName, figure: str) -> list[VariantEffect]:
+    """Every row of a table compared with its reference row, by a metric for which higher is better."""
     rows = results.rows(table)
-    reference = results.values(next(row for row in rows if row.name == REFERENCES[table]).cell, figure)
+    reference = results.values(next(row for row in rows if row.name == REFERENCE_ROWS[table]).cell, figure)
     noise = results.noise(table, figure)
-    found = []
-    for row in (row for row in rows if row.name != REFERENCES[table]):
+    effects = []
+    for row in (row for row in rows if row.name != REFERENCE_ROWS[table]):
         ours = results.values(row.cell, figure)
         if not ours or not reference:
-            found.append(Change(row, figure, "not run", None))
+            effects.append(VariantEffect(row, figure, "not run", None))
             continue
         difference = noise.difference(ours, reference)
         effect: Effect = "too close to tell"
         if abs(difference.value) > difference.margin:
             effect = "helps" if difference.value > 0 else "hurts"
-        found.append(Change(row, figure, effect, difference))
-    return found
+        effects.append(VariantEffect(row, figure, effect, difference))
+    return effects
 
 
-def _cell_of(run: dict[str, Any]) -> Cell:
-    return Cell(tuple(sorted(run["cell"].items())))
+def _variant_of(run: dict[str, Any]) -> ModelVariant:
+    return ModelVariant(tuple(sorted(run["cell"].items())))
