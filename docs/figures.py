@@ -147,7 +147,7 @@ def ngram_masking() -> Drawn:
         batch, hidden, _ = mask_texts([EXAMPLE], kind, EXAMPLE_SEED, 0.3)
         tokens = [built_in().tokenizer.token(int(number)) for number in batch.input_ids[0, 1:-1]]
         sentence(top, row, kind, tokens, hidden[0, 1:-1])
-    wanted = Masking("ngram").lengths
+    wanted = Masking("ngram").length_probabilities
     runs = {rate: run_lengths("ngram", rate, 40) for rate in (0.02, 0.15)}
     shares = {rate: [counts[n] / counts.total() for n in (1, 2, 3)] + [sum(counts[n] for n in counts if n > 3) /
               counts.total()] for rate, counts in runs.items()}  # fmt: skip

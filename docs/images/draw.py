@@ -197,7 +197,7 @@ LAYERS = (
     ("interop", "search"),
     ("tasks",),
     ("data", "model", "train", "measure"),
-    ("tokenizer", "checks", "run_folder"),
+    ("tokenizer", "checks", "run_folder", "cuda_graphs"),
     ("builtin", "files", "console", "device"),
     ("errors",),
 )
@@ -208,7 +208,7 @@ ABOUT = {
     "inference": "predictions", "search": "indexes", "interop": "other file formats", "meta": "episodes",
     "tasks": "one file per task", "data": "files to batches", "tokenizer": "text to ids", "model": "ids to vectors",
     "train": "the training loop", "measure": "scores, plots, pages", "builtin": "built-in models",
-    "device": "device, precision",
+    "device": "device, precision", "cuda_graphs": "record, replay",
     "checks": "settings", "run_folder": "the folder of a run", "console": "messages", "files": "atomic writing",
     "errors": "value, rule, remedy",
 }  # fmt: skip
