@@ -111,7 +111,7 @@ def bag_of_words(name: str, options: argparse.Namespace) -> dict[str, Any]:
     from litebert.data.tables import TableOptions
     from litebert.measure.baselines import bag_of_words as fit
     from litebert.tasks import TASKS
-    from litebert.trainers.finetuning_plan import split
+    from litebert.trainers.validation_split import split
 
     settings = settings_of(name, options.tasks)
     task: Any = TASKS[settings["task"]]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -57,3 +61,26 @@ def test_auto_trains_in_bf16_where_the_cpu_has_it_and_answers_in_fp32(
         True,
         False,
     ]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
+def test_memory_for_shapes_that_were_computed_levels_off() -> None:
+    """0.3 to 0.6 MB for each of the last 1,024 shapes without the limit: fine-tuning grew by 0.6 GB."""
+    code = """
+import torch
+from litebert.device import limit_shape_caches
+
+def resident() -> float:
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 1e6
+
+limit_shape_caches()
+torch.set_num_threads(1)
+weight, rows = torch.ones(64, 64, dtype=torch.bfloat16), torch.ones(900, 64, dtype=torch.bfloat16)
+for count in range(1, 900):
+    if count == 600:
+        before = resident()
+    torch.nn.functional.linear(rows[:count], weight)
+print(resident() - before)
+"""
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(answer.stdout) < 30

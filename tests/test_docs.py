@@ -97,7 +97,7 @@ def test_a_tutorial_runs_on_its_files_and_answers_as_it_shows(
     (command,) = re.findall(r"^litebert (finetune .*)$", text, flags=re.MULTILINE)
     assert main([*shlex.split(command), "--model", "tiny", "--epochs", "1"]) == 0
     said = capsys.readouterr()
-    assert "without reading" in text
+    assert "baseline" in text
     assert f"samples/{name}-test" in said.out + said.err
     (asked,) = re.findall(rf"^echo '(.*)' \| litebert predict --model runs/{name}$", text, flags=re.MULTILINE)
     shown = re.findall(r"^```json\n(\{[^`]*\})\n```$", text, flags=re.MULTILINE)[-1]  # the first may be the file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Literal
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from litebert.errors import ConfigError
 
 Device = Literal["auto", "cpu", "cuda"]
+CACHED_SHAPES = 256
 
 PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12}
 """Dense bfloat16 operations per second by the makers' data sheets; the key is part of the device's name."""
@@ -42,6 +44,16 @@ def uses_bf16_for_inference(precision: str, device: torch.device) -> bool:
     if precision == "auto":
         return device.type == "cuda" and has_bfloat16(device)
     return precision in ("bf16", "fp8")
+
+
+def limit_shape_caches() -> None:
+    """Call before the first computation: bounds what torch keeps for every shape that it has computed on a CPU.
+
+    oneDNN and its wrapper in torch each keep the compiled kernels of the last 1,024 shapes, 0.6 MB per shape. Batches
+    of texts come in hundreds of shapes, and compiling a kernel again takes less than a tenth of running it.
+    """
+    for variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(variable, str(CACHED_SHAPES))
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:

@@ -95,7 +95,7 @@ def test_texts_to_choose_by_are_those_that_were_given(
     valid, out = write_csv(tmp_path / "valid.csv", make_examples(7, seed=4)), tmp_path / "out"
     given = ("distill", "--teacher", flow.classifier, "--data", data, "--out", out, *QUICK, "--passes", 4, "--elastic")
     assert litebert(*given, "--valid", valid) == 0
-    assert "96 texts to learn on, 7 to choose by" in capsys.readouterr().err
+    assert "96 training texts, 7 validation texts" in capsys.readouterr().err
     for _, passes, same in read_json(out / "finished.json")["exits"]:
         assert passes * 7 == pytest.approx(round(passes * 7))
         assert same * 7 == pytest.approx(round(same * 7))

@@ -112,7 +112,7 @@ def test_a_lost_process_ends_the_run_with_a_checkpoint_to_go_on_from(flow: Flow,
 def test_more_processes_than_sequences_are_refused(flow: Flow, tmp_path: Path) -> None:
     with torchrun(flow, tmp_path / "run", "--steps", "2", "--batch-size", "1") as process:
         said, _ = process.communicate(timeout=120)
-    assert "1 sequences cannot be shared out over 2 processes; raise --batch-size" in said
+    assert "1 sequences cannot be distributed over 2 processes; raise --batch-size" in said
 
 
 def wait_for_checkpoint(out: Path, process: subprocess.Popen[str]) -> None:

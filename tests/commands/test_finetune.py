@@ -173,7 +173,7 @@ def test_long_texts_are_read_in_windows_in_every_task(
     train = write_long(task, tmp_path / ("t.conll" if task == "tag" else "t.jsonl"))
     flags = ("--task", task, "--valid", train, "--epochs", 1, "--batch-size", 32)
     assert litebert(*command(start, train, tmp_path / "out", *flags)) == 0
-    assert "longer texts are read in windows" in capsys.readouterr().err
+    assert "longer texts are split into windows" in capsys.readouterr().err
     assert evaluated(capsys, tmp_path / "out", train)["examples"] > 0
 
 
@@ -321,7 +321,7 @@ def test_a_mixed_task_helps_and_leaves_no_head_behind(
 ) -> None:
     other = write_tagged(tmp_path / "other.conll", 16, "0")
     assert litebert(*command(start, examples, tmp_path / "out", "--mix", f"tag={other}")) == 0
-    assert f"beside it, tag: 16 examples of {other}" in capsys.readouterr().err
+    assert f"auxiliary task tag: 16 examples of {other}" in capsys.readouterr().err
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out", plain))
     assert ours.keys() == theirs.keys()
     encoder = [name for name in ours if name.startswith("albert.encoder")]
@@ -353,7 +353,7 @@ def test_the_head_of_a_taught_model_is_replaced(
 ) -> None:
     train = write_tagged(tmp_path / "t.conll", 16, "0")
     assert litebert(*command(plain, train, tmp_path / "out", "--task", "tag")) == 0
-    assert f"{plain} was taught classify: its head is replaced by a new one" in capsys.readouterr().err
+    assert f"{plain} was trained for classify: its head is replaced by a new one" in capsys.readouterr().err
     assert package.load(tmp_path / "out").task.name == "tag"  # type: ignore[union-attr]
 
 

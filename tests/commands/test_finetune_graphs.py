@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from litebert.tokenizer import Tokenizer
-from litebert.trainers.finetuning import Attempt
+from litebert.trainers.finetuning import FinetuningTrainer
 from tests.commands.conftest import litebert
 from tests.commands.finetuning import command, logged, small_examples, small_start, weights
 from tests.train.graphing import ComputedGraphs
@@ -38,18 +38,18 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recording(monkeypatch: pytest.MonkeyPatch) -> Callable[[type[ComputedGraphs]], list[ComputedGraphs]]:
     """Record from now on as on a GPU, with graphs of the kind given; all that are made."""
 
-    real = Attempt.__init__
+    real = FinetuningTrainer.__init__
 
     def begin(kind: type[ComputedGraphs]) -> list[ComputedGraphs]:
         made: list[ComputedGraphs] = []
 
-        def init(self: Attempt, *arguments: Any, **named: Any) -> None:
+        def init(self: FinetuningTrainer, *arguments: Any, **named: Any) -> None:
             real(self, *arguments, **named)
-            if self.config.cuda_graphs and self._can_be_recorded():
+            if self.config.cuda_graphs and self.can_record():
                 made.append(kind([p for p in self.albert.parameters() if p.requires_grad]))
                 self.graphs = made[-1]
 
-        monkeypatch.setattr(Attempt, "__init__", init)
+        monkeypatch.setattr(FinetuningTrainer, "__init__", init)
         return made
 
     return begin
@@ -81,15 +81,15 @@ def test_a_run_resumed_learns_what_one_in_one_go_does(
     recording(ComputedGraphs)
     flags = ("--epochs", 4, "--precision", "fp32", "--save-every", "1")
     assert litebert(*command(start, examples, tmp_path / "whole", *flags)) == 0
-    real = Attempt._notice
+    real = FinetuningTrainer.after_step
 
-    def stop(self: Attempt, step: Any) -> None:
-        real(self, step)
+    def stop(self: FinetuningTrainer, step: Any) -> None:
         if step.done == 5:
             raise KeyboardInterrupt
+        real(self, step)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Attempt, "_notice", stop)
+        patch.setattr(FinetuningTrainer, "after_step", stop)
         assert litebert(*command(start, examples, tmp_path / "parts", *flags)) != 0
     assert litebert(*command(start, examples, tmp_path / "parts", *flags, "--resume")) == 0
     assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
@@ -111,15 +111,15 @@ def test_what_varies_or_asks_is_not_recorded(
 
 def test_a_length_that_is_no_round_number_fits(recording: Any, start: Path, examples: Path, tmp_path: Path) -> None:
     widths: list[int] = []
-    real = Attempt._loss
+    real = FinetuningTrainer.loss
 
-    def watched(self: Attempt, piece: Any) -> Any:
-        widths.append(piece.batch.input_ids.shape[1])
-        return real(self, piece)
+    def watched(self: FinetuningTrainer, micro_batch: Any) -> Any:
+        widths.append(micro_batch.batch.input_ids.shape[1])
+        return real(self, micro_batch)
 
     recording(ComputedGraphs)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Attempt, "_loss", watched)
+        patch.setattr(FinetuningTrainer, "loss", watched)
         assert litebert(*command(start, examples, tmp_path, "--length", 13)) == 0
     assert set(widths) <= {8, 13}
 
@@ -127,17 +127,17 @@ def test_a_length_that_is_no_round_number_fits(recording: Any, start: Path, exam
 def test_a_finished_attempt_is_let_go(recording: Any, start: Path, examples: Path, tmp_path: Path) -> None:
     seen: list[Any] = []
     recording(Unrecorded)  # the stand-in for a recording holds the loss, and so the attempt
-    real = Attempt.__call__
+    real = FinetuningTrainer.run
 
-    def watched(self: Attempt, why: str | None) -> bool:
+    def watched(self: FinetuningTrainer) -> bool:
         seen.append(weakref.ref(self))
-        return real(self, why)
+        return real(self)
 
     gc.collect()
     gc.disable()
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Attempt, "__call__", watched)
+            patch.setattr(FinetuningTrainer, "run", watched)
             assert litebert(*command(start, examples, tmp_path, "--epochs", 3)) == 0
         assert [reference() for reference in seen] == [None]
     finally:

@@ -26,9 +26,11 @@ from litebert.tasks import Answer, Classify, Similarity, TrainableTask
 from litebert.tasks.text import TextInput
 from litebert.tokenizer import Tokenizer
 from litebert.train.loop import Step
-from litebert.trainers.finetuning import Attempt, Piece
-from litebert.trainers.finetuning_plan import Lesson, Plan, split
-from litebert.trainers.sweep import _spread_table
+from litebert.trainers import finetuning
+from litebert.trainers.finetuning import FinetuningTrainer, MicroBatch
+from litebert.trainers.finetuning_setup import FinetuningSetup, TrainingTask
+from litebert.trainers.sweep import spread_table
+from litebert.trainers.validation_split import split
 from tests.commands.conftest import litebert, make_examples, once, write_csv
 from tests.commands.finetuning import (
     command,
@@ -62,8 +64,8 @@ def test_texts_that_are_compared_meet_whatever_their_length_and_others_those_of_
     task: TrainableTask[Any, Any], mixed: bool
 ) -> None:
     texts: list[Any] = [SimpleNamespace(ids=[5] * length) for length in range(1, 257)]
-    lesson = Lesson(task, [], [Example([text]) for text in texts], seed=0)
-    batches = [[example.length for example in lesson.batch(step, 8)] for step in range(32)]
+    training_task = TrainingTask(task, [], [Example([text]) for text in texts], seed=0)
+    batches = [[example.length for example in training_task.batch(step, 8)] for step in range(32)]
     assert sorted(length for batch in batches for length in batch) == list(range(1, 257))
     widths = [max(batch) - min(batch) for batch in batches]
     assert min(widths) > 50 if mixed else max(widths) == 7
@@ -118,7 +120,7 @@ def test_a_run_that_stopped_early_stays_so_when_it_is_resumed(start: Path, examp
 
 # --- collapse ---------------------------------------------------------------------------------------------------------
 
-NO_BETTER = "no better than one that answers without reading"
+NO_BETTER = "does not beat the baseline"
 # 105 steps, of which the 100th is the first that is looked at
 HOPELESS = ("--epochs", 21, "--batch-size", 4, "--learning-rate", 0.05, "--patience", 0, "--save-every", 30)
 
@@ -200,21 +202,21 @@ def test_a_metric_of_the_rarer_class_may_be_another_on_the_test(
 # --- kill -9 ----------------------------------------------------------------------------------------------------------
 
 
-def kill_at(moment: Callable[[Attempt, Step], bool], *arguments: object) -> None:
+def kill_at(moment: Callable[[FinetuningTrainer, Step], bool], *arguments: object) -> None:
     """Attempt a command in a process of its own that dies when a step ends for which this is true."""
 
     def run() -> None:
         os.close(2)  # its reports are nobody's business here
         os.open(os.devnull, os.O_WRONLY)
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115  # pytest's has no file behind it
-        notice = Attempt._notice
+        after_step = FinetuningTrainer.after_step
 
-        def fatal(self: Attempt, step: Step) -> None:
+        def fatal(self: FinetuningTrainer, step: Step) -> None:
             if moment(self, step):
                 os.kill(os.getpid(), signal.SIGKILL)
-            notice(self, step)
+            after_step(self, step)
 
-        Attempt._notice = fatal  # type: ignore[method-assign]
+        FinetuningTrainer.after_step = fatal  # type: ignore[method-assign]
         os._exit(litebert(*arguments))
 
     process = multiprocessing.get_context("fork").Process(target=run)
@@ -245,7 +247,7 @@ def test_a_second_attempt_that_is_killed_resumes_to_the_same_bits(
     start: Path, random_labels: Path, collapsed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], step: int
 ) -> None:
     arguments = command(start, random_labels, tmp_path, "--valid", random_labels, *HOPELESS)
-    kill_at(lambda run, at: run.last and at.done == step, *arguments)
+    kill_at(lambda run, at: run.is_retry and at.done == step, *arguments)
     has_begun = (tmp_path / "checkpoints-again" / "latest").exists()
     assert has_begun == (step > 30)
     capsys.readouterr()
@@ -284,7 +286,7 @@ def test_several_seeds_give_mean_and_spread_and_the_better_model(two_seeds: Path
 
 def test_metrics_that_only_one_of_the_files_has_leave_a_cell_empty() -> None:
     one = {"mean": 0.5, "deviation": 0.1}
-    table = _spread_table({"validation": {"f1": one, "pr_auc_of_no": one}, "test": {"f1": one, "pr_auc_of_yes": one}})
+    table = spread_table({"validation": {"f1": one, "pr_auc_of_no": one}, "test": {"f1": one, "pr_auc_of_yes": one}})
     cells = [list(column.cells) for column in table.columns]
     told = "0.5000 ± 0.1000"
     assert cells == [["f1", "pr_auc_of_no", "pr_auc_of_yes"], [told, told, ""], [told, "", told]]
@@ -378,14 +380,14 @@ def test_when_memory_runs_out_a_batch_is_cut_and_the_same_is_learned(
 ) -> None:
     flags = ("--dropout", 0.0, "--epochs", 2)
     assert litebert(*command(start, examples, tmp_path / "whole", *flags)) == 0
-    real = Attempt._loss
+    real = FinetuningTrainer.loss
 
-    def scarce(self: Attempt, piece: Piece) -> dict[str, Tensor]:
-        if piece.batch.examples > 4:
+    def scarce(self: FinetuningTrainer, batch: MicroBatch) -> dict[str, Tensor]:
+        if batch.batch.examples > 4:
             raise torch.OutOfMemoryError
-        return real(self, piece)
+        return real(self, batch)
 
-    monkeypatch.setattr(Attempt, "_loss", scarce)
+    monkeypatch.setattr(FinetuningTrainer, "loss", scarce)
     assert litebert(*command(start, examples, tmp_path / "cut", *flags)) == 0
     assert "out of memory with 8 examples at once: going on with 4" in capsys.readouterr().err
     # dropout of the head falls otherwise, so the losses are near and not equal
@@ -405,14 +407,15 @@ def test_seeds_are_compared_on_the_same_examples(start: Path, examples: Path, tm
     held_out = [split(records, Classify.learn_from(records), seed, examples)[1] for seed in (0, 1)]
     assert held_out[0] != held_out[1]
     seen: list[list[Any]] = []
-    real = Plan.__init__
+    real = finetuning.prepare_finetuning
 
-    def watched(self: Plan, *arguments: Any) -> None:
-        real(self, *arguments)
-        seen.append(self.held_out)
+    def watched(*arguments: Any) -> FinetuningSetup:
+        setup = real(*arguments)
+        seen.append(setup.held_out)
+        return setup
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Plan, "__init__", watched)
+        patch.setattr(finetuning, "prepare_finetuning", watched)
         assert litebert(*command(start, examples, tmp_path, "--seeds", 2, "--epochs", 1)) == 0
     assert seen == [held_out[0]] * 2
 

@@ -21,7 +21,7 @@ import pytest
 import litebert as package
 from litebert.data.shards import DOCUMENT_START, Shards
 from litebert.tasks import Classify
-from litebert.trainers.finetuning_plan import split
+from litebert.trainers.validation_split import split
 from tests.commands.conftest import EXAMPLES, QUICK, SMALL, WORDS, Flow, litebert, make_examples, once, write_csv
 from tests.conftest import PROSE, peer
 

@@ -78,8 +78,8 @@ def test_it_says_what_it_does_and_what_comes_next(
     assert litebert(*command(start, data, tmp_path / "out")) == 0
     told = capsys.readouterr().err
     for part in (
-        "proto: classes 9 to learn from, 3 to choose by, 3 to test on; 6 steps on cpu",
-        "questions about classes to choose by: ",
+        "proto: 9 training, 3 validation, 3 test classes; 6 steps on cpu",
+        "accuracy on validation classes: ",
         f"next: litebert evaluate --model {start} {tmp_path / 'out'} --episodes",
     ):  # fmt: skip
         assert part in told
@@ -184,7 +184,7 @@ def test_plain_text_gives_tasks_without_labels(start: Path, tmp_path: Path, caps
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     out = tmp_path / "out"
     assert litebert(*command(start, tmp_path / "text.txt", out, "--algorithm", "anil")) == 0
-    assert "classes 9 to learn from, 3 to choose by, 3 to test on" in capsys.readouterr().err
+    assert "9 training, 3 validation, 3 test classes" in capsys.readouterr().err
     meta = read_json(out / "meta.json")
     assert (len(meta["words"]), meta["classes"]) == (12, [])  # words are nobody's labels
     given = ("--model", out, "--episodes", out / "test.jsonl", "--methods", "prototypes", "--json")

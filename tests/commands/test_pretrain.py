@@ -19,7 +19,8 @@ from litebert.data.shards import Shards
 from litebert.errors import ConfigError
 from litebert.model.backends import fused, kernels
 from litebert.tasks.pretraining import PretrainingObjective
-from litebert.trainers.pretraining import Run, SaveEvery
+from litebert.train.save_schedule import SaveEvery
+from litebert.trainers.pretraining import PretrainingTrainer
 from tests.commands.conftest import UNUSUAL, Flow, litebert
 from tests.model.backends import plain_kernels
 from tests.train.graphing import ComputedGraphs
@@ -126,7 +127,7 @@ def test_recorded_steps_learn_the_same(
     flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
     """As on a GPU: batches in sizes that come again, steps recorded; the recording itself needs one."""
-    real, init, made = PretrainingData.batch, Run.__init__, list[ComputedGraphs]()
+    real, init, made = PretrainingData.batch, PretrainingTrainer.__init__, list[ComputedGraphs]()
     pad_id = Shards(flow.shards).tokenizer.pad_id
     monkeypatch.setattr(
         PretrainingData, "batch", lambda self, *a: real(self, *a).padded_to_buckets(SMALL["length"], pad_id)
@@ -134,16 +135,16 @@ def test_recorded_steps_learn_the_same(
     config = {"precision": "fp32", "steps": 24, "depth_ramp": "2/4:0.5", "validate_every": 24} | changes
     assert pretrain.run(settings(flow, tmp_path / "plain", **config)) == 0
 
-    def recorded(self: Run, *arguments: Any) -> None:
+    def recorded(self: PretrainingTrainer, *arguments: Any) -> None:
         init(self, *arguments)
-        made.append(ComputedGraphs([one for one in self.parts.albert.parameters() if one.requires_grad]))
+        made.append(ComputedGraphs([one for one in self.setup.albert.parameters() if one.requires_grad]))
         self.graphs = made[0]
 
     def emptied(self: ComputedGraphs) -> ComputedGraphs:
         made.append(ComputedGraphs(self.parameters))
         return made[-1]
 
-    monkeypatch.setattr(Run, "__init__", recorded)
+    monkeypatch.setattr(PretrainingTrainer, "__init__", recorded)
     monkeypatch.setattr(ComputedGraphs, "emptied", emptied)
     assert pretrain.run(settings(flow, tmp_path / "recorded", **config)) == 0
     assert same(tmp_path / "plain", tmp_path / "recorded")
@@ -154,12 +155,12 @@ def test_recorded_steps_learn_the_same(
 def test_memory_is_first_looked_for_in_recordings(
     flow: Flow, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    init, whole = Run.__init__, PretrainingObjective.forward
-    runs: list[Run] = []
+    init, whole = PretrainingTrainer.__init__, PretrainingObjective.forward
+    runs: list[PretrainingTrainer] = []
 
-    def recorded(self: Run, *arguments: Any) -> None:
+    def recorded(self: PretrainingTrainer, *arguments: Any) -> None:
         init(self, *arguments)
-        self.graphs = ComputedGraphs([one for one in self.parts.albert.parameters() if one.requires_grad])
+        self.graphs = ComputedGraphs([one for one in self.setup.albert.parameters() if one.requires_grad])
         runs.append(self)
 
     def short_of_memory(self: Any, *arguments: Any) -> dict[str, torch.Tensor]:
@@ -167,7 +168,7 @@ def test_memory_is_first_looked_for_in_recordings(
             raise torch.OutOfMemoryError("that was too much")
         return whole(self, *arguments)
 
-    monkeypatch.setattr(Run, "__init__", recorded)
+    monkeypatch.setattr(PretrainingTrainer, "__init__", recorded)
     monkeypatch.setattr(PretrainingObjective, "forward", short_of_memory)
     assert pretrain.run(settings(flow, tmp_path / "run")) == 0
     assert runs[0].graphs is None
@@ -295,9 +296,11 @@ def test_a_model_with_another_vocabulary_is_refused(flow: Flow, trained_albert: 
         pretrain.run(further(flow, tmp_path / "run", trained_albert))
 
 
-def test_bounds_that_no_file_can_hold_are_refused(flow: Flow, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"bounds=view .* use --bounds project"):
-        pretrain.run(settings(flow, tmp_path / "run", bounds="view"))
+@pytest.mark.parametrize("sharing", ["all", "attention", "ffn"])
+def test_bounds_that_no_file_can_hold_are_refused(flow: Flow, tmp_path: Path, sharing: str) -> None:
+    with pytest.raises(ConfigError, match=r"bounds=view .* use --bounds project, or --sharing none"):
+        pretrain.run(settings(flow, tmp_path / "run", bounds="view", sharing=sharing))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_model_goes_on_at_its_full_depth(flow: Flow, tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from litebert.loading import load
 from litebert.model.beam_search import BeamSearch, search
 from litebert.tasks import translate
 from litebert.tokenizer import train_unigram
-from litebert.trainers import finetuning_plan as _finetuning_plan
-from litebert.trainers import frozen_encoder as _frozen
+from litebert.trainers import finetuning_setup, frozen_encoder
 from tests.commands.conftest import QUICK, Flow, litebert, once
 from tests.conftest import peer
 
@@ -216,10 +215,10 @@ def test_a_frozen_encoder_is_asked_once_if_there_is_room(
     flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """For any task: it learns the same whether states are kept or read again at every step."""
-    monkeypatch.setattr(_finetuning_plan, "STATES_LIMIT_BYTES", limit)
+    monkeypatch.setattr(finetuning_setup, "MAX_STATES_BYTES", limit)
     asked = []
     monkeypatch.setattr(
-        _frozen, "states_after", lambda *given, real=_frozen.states_after: asked.append(1) or real(*given)
+        frozen_encoder, "states_after", lambda *given, real=frozen_encoder.states_after: asked.append(1) or real(*given)
     )
     out = tmp_path / "out"
     assert litebert(
@@ -243,7 +242,7 @@ def test_a_frozen_encoder_is_asked_once_if_there_is_room(
         (("--task", "translate", "--beams", 0), "beams=0 must lie between 1"),
         (("--task", "translate", "--train", "/none/train.en"), "/none/train.en: cannot be read"),
         (("--task", "translate", "--columns", "target=a/b"), "target='a/b' must be a language"),
-        (("--task", "translate", "--mix", "translate=x.en"), "translate is not learned beside another task"),
+        (("--task", "translate", "--mix", "translate=x.en"), "translate cannot be an auxiliary task"),
     ],
 )
 def test_what_does_not_fit_is_refused(

@@ -33,7 +33,7 @@ from litebert.trainers.distill_config import SPEEDS
 from litebert.trainers.distill_config import DistillConfig as Config
 
 if TYPE_CHECKING:
-    from litebert.trainers.distillation import Result
+    from litebert.trainers.distillation import DistillationResult
 
 __all__ = ["Config", "run"]
 
@@ -44,12 +44,12 @@ def run(config: Config) -> int:
     console = make_console()
     if is_finished(config.out, "distill", "a distilled model", config.resume, console):
         return 0
-    found = distill(config, console)
-    if found is None:
+    result = distill(config, console)
+    if result is None:
         console.print("stopped; to go on, run the same command with --resume", highlight=False, markup=False)
         return INTERRUPTED
-    _print(config, found)
-    console.print(f"model in {config.out}{_drawn(config, found)}", highlight=False, markup=False)
+    _print(config, result)
+    console.print(f"model in {config.out}{_drawn(config, result)}", highlight=False, markup=False)
     console.print(
         f"next: litebert quantize --model {config.out} --data {config.data} --out {config.out}-int8", highlight=False,
         markup=False,
@@ -57,63 +57,63 @@ def run(config: Config) -> int:
     return 0
 
 
-def _drawn(config: Config, found: Result) -> str:
+def _drawn(config: Config, result: DistillationResult) -> str:
     """Draw the score against the speed, if there are several to choose from."""
-    if found.scores is None or len(found.passes) < 3 or find_spec("matplotlib") is None:
+    if result.scores is None or len(result.passes) < 3 or find_spec("matplotlib") is None:
         return ""
     from litebert.files import atomic_write
     from litebert.measure.plots import draw_tradeoff
 
-    passes, scores = found.passes[1:], found.scores[1:]
+    passes, scores = result.passes[1:], result.scores[1:]
     lines = {
         "all texts alike": [
             (passes[-1] / count, score, f"{count}") for count, score in zip(passes, scores, strict=True)
         ]
     }
-    if found.early:
-        lines["easy texts stop early"] = [(passes[-1] / count, score, f"{count:.1f}") for count, score in found.early]
-    caption = f"{found.metric} against speed, by passes"
+    if result.early:
+        lines["easy texts stop early"] = [(passes[-1] / count, score, f"{count:.1f}") for count, score in result.early]
+    caption = f"{result.metric} against speed, by passes"
     drawing = draw_tradeoff(
-        lines, caption, "times as fast as all passes (at each point: passes, the mean)", found.metric
+        lines, caption, "times as fast as all passes (at each point: passes, the mean)", result.metric
     )
     atomic_write(config.out / "speed.svg", drawing)
     return f", drawing in {config.out / 'speed.svg'}"
 
 
-def _print(config: Config, found: Result) -> None:
+def _print(config: Config, result: DistillationResult) -> None:
     from rich.console import Console
     from rich.table import Table
 
     if config.json:
-        print(json.dumps(asdict(found)))
+        print(json.dumps(asdict(result)))
         return
     table = Table()
-    scored = () if found.scores is None else (found.metric, "of the teacher's")
+    scored = () if result.scores is None else (result.metric, "of the teacher's")
     for name in ("", "passes", f"{TIMED_TOKENS} tokens, ms", "times as fast", *scored):
         table.add_column(name, justify="right" if name else "left")
-    for number, (passes, times) in enumerate(zip(found.passes, found.milliseconds, strict=True)):
-        who, ratio = "student" if number else "teacher", found.milliseconds[0] / times
+    for number, (passes, times) in enumerate(zip(result.passes, result.milliseconds, strict=True)):
+        who, ratio = "student" if number else "teacher", result.milliseconds[0] / times
         cells = [who, str(passes), f"{times:.1f}", f"{ratio:.1f}"]
-        if found.scores is not None:
-            first, score = found.scores[0], found.scores[number]
+        if result.scores is not None:
+            first, score = result.scores[0], result.scores[number]
             cells += [f"{score:.4f}", f"{score / first:.1%}" if first > 0 else ""]
         table.add_row(*cells)
     Console().print(table)
-    first, last = found.distance
-    was, now = found.parameters
+    first, last = result.distance
+    was, now = result.parameters
     print(
         "distance from the teacher (answers, and states or vectors as a share of their length, squared) "
         f"{first:.3f} before, "
-        f"{last:.3f} after epoch {found.epoch}, the best"
+        f"{last:.3f} after epoch {result.epoch}, the best"
     )
-    if found.score_before is not None:
-        print(f"{found.metric} before the first step {found.score_before:.4f}")
+    if result.score_before is not None:
+        print(f"{result.metric} before the first step {result.score_before:.4f}")
     if was != now:
         print(f"parameters {was:,} and {now:,}")
-    for speed in SPEEDS if found.exits else ():
-        known = next((one for one in found.exits if one[1] <= found.passes[-1] / speed), None)
+    for speed in SPEEDS if result.exits else ():
+        known = next((one for one in result.exits if one[1] <= result.passes[-1] / speed), None)
         if known is not None:
             same = f"{known[2]:.1%} of the answers are those of all passes"
             print(f"--speed {speed}: {known[1]:.1f} passes on the average, {same}")
-    for passes_taken, score in found.early:
-        print(f"on the test {passes_taken:.1f} passes on the average, {found.metric} {score:.4f}")
+    for passes_taken, score in result.early:
+        print(f"on the test {passes_taken:.1f} passes on the average, {result.metric} {score:.4f}")

@@ -25,13 +25,13 @@ __all__ = ["Config", "run"]
 
 def run(config: Config) -> int:
     from litebert.trainers.finetuning import finetune
-    from litebert.trainers.sweep import search, sweep
+    from litebert.trainers.sweep import finetune_seeds, search_settings
 
     console = make_console()
     if is_finished(config.out, "finetune", "a fine-tuned model", config.resume, console):
         return 0
-    one = search if config.search else sweep if config.seeds > 1 else finetune
-    if one(config, console) is None:
+    train = search_settings if config.search else finetune_seeds if config.seeds > 1 else finetune
+    if train(config, console) is None:
         console.print("stopped; to go on, run the same command with --resume", highlight=False, markup=False)
         return INTERRUPTED
     console.print(f"model in {config.out}", highlight=False, markup=False)

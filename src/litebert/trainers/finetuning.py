@@ -1,288 +1,275 @@
-"""A fine-tuning run: its parts, what the loop asks of them, and what happens after a step. `finetune` has the
-settings."""
+"""Fine-tuning on labelled examples of a task."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from rich.console import Console
+from torch import Tensor
 
-from litebert.console import make_console
+from litebert.console import make_console, say
 from litebert.data.batches import Batch, Example, collate
+from litebert.device import limit_shape_caches
 from litebert.errors import ConfigError, require_extra
 from litebert.files import write_json
 from litebert.inference import Model
 from litebert.model import Albert
 from litebert.model.backends.cuda_graphs import is_launch_bound
+from litebert.run_folder import write_run
 from litebert.tasks.objective import objective
-from litebert.train.checkpointing import Checkpoints
 from litebert.train.cuda_graphs import StepGraphs
-from litebert.train.guard import Collapse, Guard
-from litebert.train.log import RunLog
-from litebert.train.loop import Step, train
+from litebert.train.guard import Collapse
+from litebert.train.loop import Step
 from litebert.train.mixout import Mixout
-from litebert.train.optimizers import adamw, warmup_linear
+from litebert.train.optimizers import Tuning, adamw, warmup_linear
 from litebert.train.strategies import attenuation, project, tune, unfreeze, weight_at
 from litebert.trainers.finetune_config import FinetuneConfig
-from litebert.trainers.finetuning_plan import Plan, validates_in_bf16
+from litebert.trainers.finetuning_setup import (
+    FinetuningSetup,
+    evaluate_saved,
+    precompute_states,
+    prepare_finetuning,
+    validates_in_bf16,
+    write_left_out,
+)
+from litebert.trainers.trainer import EarlyStopError, Trainer
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-
-LOWER = 1 / 3  # of the rate, when a run that collapsed begins again
-LEAST_TO_JUDGE = 20  # examples: of fewer, a single answer is worth more than five points
-COLUMN_MULTIPLE = 8  # to which lengths are rounded up for graphs, so that few are needed
+RETRY_RATE = 1 / 3
+"""Factor of the learning rate when training collapsed and starts again."""
+RETRY_FOLDER = "checkpoints-again"
+MIN_EXAMPLES_TO_JUDGE = 20
+"""Of fewer, a single answer is worth more than five points."""
+GRAPH_LENGTH_MULTIPLE = 8
+"""Lengths are rounded up to a multiple of this for CUDA graphs, so that few graphs are needed."""
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a run came to."""
-
+class FinetuningResult:
     metric: str
     metrics: dict[str, float]
     """Of the best epoch, on the validation examples."""
     epoch: int
     seconds: float
     test: dict[str, float]
-    """On the test examples, where some were given."""
+    """On the test examples, if there are any."""
     baseline: dict[str, float]
-    """What an answer without reading gets on those, or on the validation examples."""
+    """Of the baseline, which ignores the text, on the test examples or else on the validation examples."""
     rate: float
-    """The highest, of the attempt that counts."""
+    """Peak learning rate of the attempt that counts."""
     collapsed: str | None
-    """What says that nothing was learned, if so."""
+    """Evidence that nothing was learned, if so."""
     decisive: dict[str, str]
-    """The settings and the content of the files that this was made with."""
+    """The settings and the hashes of the files."""
     before: float | None = None
-    """The metric on the validation examples before the first step, of tasks that a model can do untaught."""
+    """The metric on the validation examples before the first step, for tasks that need no trained head."""
 
 
-class EnoughError(Exception):
-    """A hook has seen enough: the run is over, or begins again."""
-
-
-def finetune(config: FinetuneConfig, console: Console | None = None, *, split_seed: int | None = None) -> Result | None:
+def finetune(
+    config: FinetuneConfig, console: Console | None = None, *, split_seed: int | None = None
+) -> FinetuningResult | None:
     """Fine-tune and save a model. Returns None when a stop was requested before the last step.
 
     `split_seed` is the seed of the validation split, by default the run's: runs that are compared share a split.
     """
+    limit_shape_caches()
     console = console or make_console()
     began = time.perf_counter()
     require_extra("sklearn.metrics", "train")  # at the start, not after the first epoch
-    plan = Plan(config, console, config.seed if split_seed is None else split_seed)
-    why = None
-    for attempt, rate in enumerate((plan.rate, plan.rate * LOWER)):
-        if attempt == 0 and config.resume and (config.out / "checkpoints-again" / "latest").is_file():
-            continue  # the run that is resumed had begun again already
-        run = Attempt(plan, rate, last=attempt == 1)
-        if config.metric is not None:
-            run.measure()  # refuses a metric that does not exist before anything is learned
-        if not run(why):
-            return None
-        if run.collapsed is None:
-            break
-        why = f"collapsed: {run.collapsed}; beginning again with a third of the rate, {rate * LOWER:.2g}"
+    setup = prepare_finetuning(config, split_seed)
+    write_run(config.out, "finetune", config)
+    say(console, *setup.introduction(), *write_left_out(setup))
+    if config.freeze_encoder:
+        precompute_states(setup, console)
+    trainer = train_with_retry(setup, console)
+    if trainer is None:
+        return None
     seconds = time.perf_counter() - began
-    test, baseline = plan.measure_best()
-    result = Result(
-        plan.metric, run.best, run.best_epoch, seconds, test, baseline, rate, run.collapsed, plan.decisive, run.before
-    )
+    if setup.test:
+        test, baseline = evaluate_saved(config, setup.test, setup.device)
+    else:
+        test, baseline = {}, setup.task.baseline(setup.held_out)
+    result = FinetuningResult(
+        setup.metric, trainer.best, trainer.best_epoch, seconds, test, baseline, trainer.learning_rate,
+        trainer.collapsed, setup.settings, trainer.initial_score,
+    )  # fmt: skip
     write_json(config.out / "finished.json", asdict(result))
-    judged, scores = (plan.tested, test) if test else (plan.held_out, run.best)
-    known = len(judged) >= LEAST_TO_JUDGE and plan.metric in baseline  # of a test of one class not every metric is
-    failed = known and scores[plan.metric] <= baseline[plan.metric]
-    if failed or run.collapsed is not None:
-        fewer = ", or litebert adapt, which is made for few examples" if plan.task.name == "classify" else ""
-        console.print(
-            "this model is no better than one that answers without reading; it needs more --epochs, a higher "
-            f"--learning-rate, more examples, a model that has read more text{fewer}",
-            highlight=False,
-            markup=False,
-        )
-    if run.before is not None and run.best[plan.metric] < run.before:
-        console.print(
-            f"this model is worse than what it began with ({plan.metric} {run.before:.3f} before): give a lower "
-            f"--learning-rate, such as {rate / 5:.0e}, or more examples",
-            highlight=False,
-            markup=False,
-        )
-    without = f" (without reading: {_told(baseline)})" if baseline else ""
-    where = f"on {len(plan.held_out):,} held-out examples" + ("" if test else without)
-    console.print(f"best epoch {run.best_epoch}: {_told(run.best)} {where}", highlight=False, markup=False)
-    if test:
-        console.print(f"{config.test}: {_told(test)}{without}", highlight=False, markup=False)
+    say(console, *warnings_of(setup, result), *scores_of(setup, result))
     return result
 
 
-def _told(metrics: dict[str, float]) -> str:
+def train_with_retry(setup: FinetuningSetup, console: Console) -> FinetuningTrainer | None:
+    """Train, and once more with a lower learning rate if the first attempt collapsed; None when it was stopped."""
+    config, reason = setup.config, None
+    if not (config.resume and (config.out / RETRY_FOLDER / "latest").is_file()):
+        trainer = FinetuningTrainer(setup, console, setup.learning_rate)
+        trainer.check_metric()
+        if not trainer.run():
+            return None
+        if trainer.collapsed is None:
+            return trainer
+        lower = setup.learning_rate * RETRY_RATE
+        reason = f"collapsed: {trainer.collapsed}; beginning again with a third of the rate, {lower:.2g}"
+        del trainer  # and its model
+    retry = FinetuningTrainer(setup, console, setup.learning_rate * RETRY_RATE, is_retry=True, retry_reason=reason)
+    retry.check_metric()
+    return retry if retry.run() else None
+
+
+def warnings_of(setup: FinetuningSetup, result: FinetuningResult) -> list[str]:
+    """What the user should know about a model that learned little."""
+    lines, metric = [], result.metric
+    judged, scores = (setup.test, result.test) if result.test else (setup.held_out, result.metrics)
+    # of a test of one class not every metric is known
+    is_judged = len(judged) >= MIN_EXAMPLES_TO_JUDGE and metric in result.baseline
+    if (is_judged and scores[metric] <= result.baseline[metric]) or result.collapsed is not None:
+        few_shot = ", or litebert adapt, which is made for few examples" if setup.task.name == "classify" else ""
+        lines.append(
+            "this model does not beat the baseline, which ignores the text; it needs more --epochs, a higher "
+            f"--learning-rate, more examples, a model that was pre-trained on more text{few_shot}"
+        )
+    if result.before is not None and result.metrics[metric] < result.before:
+        lines.append(
+            f"this model is worse than what it began with ({metric} {result.before:.3f} before): give a lower "
+            f"--learning-rate, such as {result.rate / 5:.0e}, or more examples"
+        )
+    return lines
+
+
+def scores_of(setup: FinetuningSetup, result: FinetuningResult) -> list[str]:
+    """The scores of the best epoch, and on the test file if there is one."""
+    baseline = f" (baseline: {listed(result.baseline)})" if result.baseline else ""
+    where = f"on {len(setup.held_out):,} held-out examples" + ("" if result.test else baseline)
+    lines = [f"best epoch {result.epoch}: {listed(result.metrics)} {where}"]
+    if result.test:
+        lines.append(f"{setup.config.test}: {listed(result.test)}{baseline}")
+    return lines
+
+
+def listed(metrics: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.3f}" for name, value in metrics.items())
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Some examples of a lesson."""
+class MicroBatch:
+    """Examples of one of the tasks."""
 
-    lesson: int
+    task_index: int
     batch: Batch
     share: float
-    """Which part of its lesson's batch it is."""
+    """Fraction of its task's batch, the weight of its loss."""
     fits_graph: bool
 
     def tensors(self) -> dict[str, Tensor]:
         return self.batch.tensors()
 
     def setting(self) -> Hashable:
-        return self.lesson, self.share, self.batch.examples
+        return self.task_index, self.share, self.batch.examples
 
 
-class Attempt:
-    """One way through the plan."""
+class FinetuningTrainer(Trainer[MicroBatch]):
+    """One attempt at fine-tuning; a second one follows where the first collapses."""
 
-    def __init__(self, plan: Plan, rate: float, last: bool) -> None:
-        self.plan, self.config, self.last = plan, plan.config, last
-        self.model = plan.model()
-        self.albert = self.model.albert
-        self.strategies = plan.strategies
-        depths = {f"encoder.{name}": users for name, users in self.albert.encoder.depths_of().items()}
-        tuning = tune(self.strategies, self.albert, depths)
-        for name, tuned in tuning.items():
-            head_learning_rate_factor = next(
-                (
-                    x.task.head_learning_rate_factor
-                    for x in plan.lessons
-                    if name.startswith(f"heads.{x.task.head_name}.")
-                ),
-                1.0,
-            )
-            tuning[name] = replace(tuned, scale=tuned.scale * head_learning_rate_factor)
-        self.optimizer = adamw(self.albert, weight_decay=self.config.weight_decay, tuning=tuning)
-        if self.strategies.bounds == "project":
-            self.optimizer.register_step_post_hook(project)
-        self.schedule = warmup_linear(rate, plan.steps)
-        self.mixout = (
-            Mixout(dict(self.albert.encoder.named_parameters()), self.config.mixout) if self.config.mixout else None
+    command = "finetune"
+    memory_hint = ", or a smaller --length"
+    retired_settings = {"step_temperature": "1.0"}  # noqa: RUF012
+
+    def __init__(
+        self,
+        setup: FinetuningSetup,
+        console: Console,
+        learning_rate: float,
+        *,
+        is_retry: bool = False,
+        retry_reason: str | None = None,
+    ) -> None:
+        config, task = setup.config, setup.task
+        self.inference_model = setup.new_model()
+        self.albert = self.inference_model.albert
+        optimizer = adamw(self.albert, weight_decay=config.weight_decay, tuning=tuning_of(setup, self.albert))
+        if setup.strategies.bounds == "project":
+            optimizer.register_step_post_hook(project)
+        super().__init__(
+            config,
+            console,
+            model=self.albert,
+            optimizer=optimizer,
+            schedule=warmup_linear(learning_rate, setup.steps),
+            steps=setup.steps,
+            device=setup.device,
+            settings=setup.settings,
+            save_schedule=setup.save_schedule,
         )
-        self.guard = Guard({"model": self.albert, "optimizer": self.optimizer}, spike=math.inf)
-        prior = plan.task.constant_answer_loss(plan.lessons[0].examples)
-        self.collapse = None if prior is None else Collapse(prior, plan.steps)
-        self.before: float | None = None
+        self.config: FinetuneConfig = config
+        self.setup, self.learning_rate = setup, learning_rate
+        self.is_retry, self.retry_reason = is_retry, retry_reason
+        if is_retry:
+            self.checkpoint_folder = RETRY_FOLDER
+        encoder = self.albert.encoder
+        self.mixout = Mixout(dict(encoder.named_parameters()), config.mixout) if config.mixout else None
+        prior = task.constant_answer_loss(setup.tasks[0].examples)
+        self.collapse = None if prior is None else Collapse(prior, setup.steps)
+        self.baseline = task.baseline(setup.held_out).get(setup.metric, -math.inf)
+        self.initial_score: float | None = None
         self.best: dict[str, float] = {}
-        self.best_epoch = self.improved = 0
-        self.floor = plan.task.baseline(plan.held_out).get(plan.metric, -math.inf)
-        parameters = [parameter for parameter in self.albert.parameters() if parameter.requires_grad]
-        graphs = plan.device.type == "cuda" and self.config.cuda_graphs and self._can_be_recorded()
-        self.graphs = StepGraphs(parameters) if graphs else None
-        self.pieces = 1
-        """Micro-batches that a batch is cut into; more when memory runs out."""
+        self.best_epoch = self.improved_epoch = 0
+        """Of equal epochs the best is the last; the score last improved in the first."""
+        if setup.device.type == "cuda" and config.cuda_graphs and self.can_record():
+            self.graphs = StepGraphs([parameter for parameter in self.albert.parameters() if parameter.requires_grad])
 
-    def __call__(self, why: str | None) -> bool:
-        """True when it ended by itself. `why` there had to be another attempt stands in the log."""
-        plan, config = self.plan, self.config
-        folder = config.out / ("checkpoints-again" if self.last else "checkpoints")
-        stateful: dict[str, Any] = {"model": self.albert, "optimizer": self.optimizer}
-        with Checkpoints(folder, stateful) as self.checkpoints:
-            start = self.checkpoints.load_latest(plan.decisive) if config.resume else 0
-            if start:
-                self._restore(self.checkpoints.state)
-                if self._waited(start) is not None:  # it had seen enough already
-                    return True
-                plan.console.print(f"going on from step {start:,}", highlight=False)
-            with RunLog(config.out, plan.console, "finetune", start=start) as self.log:
-                if why is not None and not start:
-                    self.log.say(why)
-                if plan.task.needs_random_batches and not start:
-                    self.before = self.measure()[plan.metric]
-                    self.log.say(f"before the first step: {plan.metric} {self.before:.3f}")
-                try:
-                    return train(
-                        self.albert,
-                        self._recorded_loss,
-                        self._batches,
-                        self.optimizer,
-                        self.schedule,
-                        steps=plan.steps,
-                        start=start,
-                        seed=config.seed,
-                        guard=self.guard,
-                        hooks=[self._notice, self.log, self._validate, self._save],
-                        on_trouble=self.log.say,
-                        on_full_memory=self._halve,
-                        attenuate=attenuation(self.strategies, self.albert.parameters()),
-                    )
-                except EnoughError:
-                    return True
-                except torch.OutOfMemoryError as error:
-                    rows = config.batch_size
-                    raise ConfigError(
-                        f"out of memory with {rows} examples at once; try --batch-size {max(1, rows // 2)}, or a "
-                        "smaller --length, in another --out"
-                    ) from error
-
-    @property
-    def collapsed(self) -> str | None:
-        """What says that nothing was learned."""
-        return None if self.collapse is None else self.collapse.verdict
-
-    def _can_be_recorded(self) -> bool:
-        """Is a step the same whatever its number, and computed without asking the device for a value?"""
+    def can_record(self) -> bool:
+        """Is a step the same whatever its number, and computed without waiting for a value from the device?"""
         config = self.config
-        varies = config.mixout or self.strategies.unfreeze_steps
-        asks = (
+        varies = config.mixout or self.setup.strategies.unfreeze_steps
+        waits = (
             config.crf
             or config.head == "lstm"
             or config.adversarial != "none"
             or config.task in ("similarity", "translate")
         )
-        picks = config.r_drop and config.task == "tag"  # the tokens to compare, by what they are
+        selects = config.r_drop and config.task == "tag"  # the tokens to compare, by their labels
         copies = config.class_weights  # from the host, at every step
-        return not (varies or asks or picks or copies)
+        return not (varies or waits or selects or copies)
 
-    def _batches(self, step: int) -> list[Piece]:
-        strategies, encoder = self.strategies, self.albert.encoder
+    @property
+    def collapsed(self) -> str | None:
+        """Evidence that nothing was learned, if so."""
+        return None if self.collapse is None else self.collapse.verdict
+
+    # batches and loss
+
+    def micro_batches(self, step: int) -> list[MicroBatch]:
+        strategies, encoder = self.setup.strategies, self.albert.encoder
         if step == 0 or strategies.unfreeze_steps or encoder.weight_at is None:
-            self._see_weights(step)
+            self._install_weight_hook(step)
         unfreeze(self.optimizer, step)
         if self.mixout is not None:
             self.mixout.forget()
-        made: list[Piece] = []
-        for number, lesson in enumerate(self.plan.lessons):
-            examples = lesson.batch(step, self.config.batch_size)
-            for some in (examples[start :: self.pieces] for start in range(min(self.pieces, len(examples)))):
-                columns = None if made else self._columns(some)  # what comes later is added to, which no graph can
-                batch = collate(some, self.model.tokenizer.pad_id, columns).to(self.plan.device)
-                made.append(Piece(number, batch, len(some) / len(examples), columns is not None))
-        return made
+        batches: list[MicroBatch] = []
+        for index, task in enumerate(self.setup.tasks):
+            examples = task.batch(step, self.config.batch_size)
+            for part in (examples[start :: self.splits] for start in range(min(self.splits, len(examples)))):
+                columns = None if batches else self._graph_columns(part)  # graphs cannot add to gradients
+                batch = collate(part, self.inference_model.tokenizer.pad_id, columns).to(self.device)
+                batches.append(MicroBatch(index, batch, len(part) / len(examples), columns is not None))
+        return batches
 
-    def _columns(self, examples: Sequence[Example]) -> int | None:
-        """Of a batch that is small enough for a graph."""
+    def _graph_columns(self, examples: Sequence[Example]) -> int | None:
+        """The padded length of a batch that is small enough for a graph."""
         config = self.albert.config
         longest = max(example.length for example in examples)
-        columns = min(-(-longest // COLUMN_MULTIPLE) * COLUMN_MULTIPLE, self.plan.length)
+        columns = min(-(-longest // GRAPH_LENGTH_MULTIPLE) * GRAPH_LENGTH_MULTIPLE, self.setup.length)
         tokens = columns * sum(len(example.sequences) for example in examples)
         small = is_launch_bound(config, tokens, config.num_hidden_layers)
         return columns if self.graphs is not None and small else None
 
-    def _halve(self) -> bool:
-        """Out of memory: take half as many examples at once, and as many in all."""
-        rows = -(-self.config.batch_size // self.pieces)
-        if rows < 2:
-            return False
-        self.pieces *= 2
-        self.graphs = None
-        torch.cuda.empty_cache()
-        self.log.say(f"out of memory with {rows} examples at once: going on with {-(-rows // 2)}, as many per step")
-        return True
-
-    def _see_weights(self, step: int) -> None:
-        """Install the hook through which a pass sees its weights, where a strategy needs one."""
-        hook = weight_at(self.strategies, self.albert.encoder.depths_of, step)
-        mixout = self.mixout
+    def _install_weight_hook(self, step: int) -> None:
+        """The hook through which a pass sees its weights, where a strategy needs one."""
+        hook, mixout = weight_at(self.setup.strategies, self.albert.encoder.depths_of, step), self.mixout
         if mixout is None:
             self.albert.encoder.weight_at = hook
             return
@@ -293,90 +280,125 @@ class Attempt:
 
         self.albert.encoder.weight_at = mixed
 
-    def _recorded_loss(self, piece: Piece) -> Mapping[str, Tensor]:
-        return self._loss(piece) if self.graphs is None or not piece.fits_graph else self.graphs(self._loss, piece)
+    def can_replay(self, batch: MicroBatch) -> bool:
+        return batch.fits_graph
 
-    def _loss(self, piece: Piece) -> dict[str, Tensor]:
-        task, config = self.plan.lessons[piece.lesson].task, self.config
-        with torch.autocast(self.plan.device.type, torch.bfloat16, enabled=self.plan.bf16):
-            found = objective(task, self.albert, piece.batch, r_drop=config.r_drop, adversarial=config.adversarial)
-        # of tasks that only help, nothing is told but that they add to the loss
-        return {name: value * piece.share for name, value in found.items() if name == "loss" or piece.lesson == 0}
+    def loss(self, batch: MicroBatch) -> dict[str, Tensor]:
+        task, config = self.setup.tasks[batch.task_index].task, self.config
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.setup.uses_bf16):
+            figures = objective(task, self.albert, batch.batch, r_drop=config.r_drop, adversarial=config.adversarial)
+        # auxiliary tasks are not reported; they only add to the loss
+        is_reported = batch.task_index == 0
+        return {name: value * batch.share for name, value in figures.items() if name == "loss" or is_reported}
 
-    # what happens after a step
+    def attenuate(self) -> Callable[[float], float] | None:
+        return attenuation(self.setup.strategies, self.albert.parameters())
 
-    def _notice(self, step: Step) -> None:
-        if not step.metrics:
-            return
-        own = step.metrics.pop("task_loss")
-        if own != step.metrics["loss"]:
-            step.metrics["task_loss"] = own
-        if self.collapse is None:
-            return
-        self.collapse.notice(step.done, own)
-        if self.collapse.verdict is not None and not self.last:
-            raise EnoughError
+    def micro_batch_size(self) -> int:
+        return -(-self.config.batch_size // self.splits)
 
-    def _validate(self, step: Step) -> None:
-        plan = self.plan
-        if step.done % plan.epoch_steps:
-            return
-        epoch = step.done // plan.epoch_steps
-        metrics = self.measure()
-        self.log.validation(step.done, metrics)
-        better = metrics[plan.metric] - self.best.get(plan.metric, -math.inf)
-        if better > 0:
-            self.improved = epoch
-        if better >= 0:  # of equals the one that has learned longer
+    # before and after a step
+
+    def check_metric(self) -> None:
+        """A requested metric that does not exist is refused before anything is learned."""
+        if self.config.metric is not None:
+            self.measure()
+
+    def is_over(self, start: int) -> bool:
+        return self._epochs_waited(start) is not None
+
+    def before_first_step(self) -> None:
+        setup = self.setup
+        if self.retry_reason is not None:
+            self.say(self.retry_reason)
+        if setup.task.needs_random_batches:
+            self.initial_score = self.measure()[setup.metric]
+            self.say(f"before the first step: {setup.metric} {self.initial_score:.3f}")
+
+    def after_step(self, step: Step) -> None:
+        if step.metrics:
+            step = self._without_redundant_loss(step)
+            if self.collapsed is not None and not self.is_retry:
+                raise EarlyStopError
+        self.report(step)
+        if step.done % self.setup.epoch_steps == 0:
+            self._validate(step.done)
+        self.save(step)
+        waited = self._epochs_waited(step.done)
+        if waited is not None:
+            self.say(f"no better score for {waited} epochs: stopping (--patience)")
+            raise EarlyStopError
+
+    def _without_redundant_loss(self, step: Step) -> Step:
+        """The task's own loss, which the collapse detector hears, is reported where it is not the whole loss."""
+        metrics = dict(step.metrics)
+        task_loss = metrics.pop("task_loss")
+        if self.collapse is not None:
+            self.collapse.notice(step.done, task_loss)
+        return replace(step, metrics=metrics if task_loss == metrics["loss"] else metrics | {"task_loss": task_loss})
+
+    def _validate(self, done: int) -> None:
+        epoch, metrics = done // self.setup.epoch_steps, self.measure()
+        self.report_validation(done, metrics)
+        gain = metrics[self.setup.metric] - self.best.get(self.setup.metric, -math.inf)
+        if gain > 0:
+            self.improved_epoch = epoch
+        if gain >= 0:  # of equal epochs the one that was trained longer
             self.best, self.best_epoch = metrics, epoch
-            self._saved_model().save(self.config.out)
+            self._model_to_save().save(self.config.out)
 
     def measure(self) -> dict[str, float]:
-        """The scores on the held-out examples."""
-        plan = self.plan
-        self.model.bf16 = validates_in_bf16(self.config, plan.device)
-        few = max(1, self.config.batch_size // self.pieces) if self.pieces > 1 else None  # memory has run out before
-        found = self.model.score_examples(plan.task, plan.questions, few)
-        plan.task.tune(plan.held_out, plan.questions, found)
-        answers = [plan.task.answer(*three) for three in zip(plan.held_out, plan.questions, found, strict=True)]
-        metrics = plan.task.metrics(plan.held_out, answers)
-        if plan.metric not in metrics:
-            raise ConfigError(f"metric={plan.metric!r} is none of {', '.join(metrics)}; choose one of them")
+        """The metrics on the validation examples."""
+        setup, task = self.setup, self.setup.task
+        self.inference_model.bf16 = validates_in_bf16(self.config, setup.device)
+        batch_size = max(1, self.config.batch_size // self.splits) if self.splits > 1 else None  # memory ran out before
+        scores = self.inference_model.score_examples(task, setup.held_out_examples, batch_size)
+        task.tune(setup.held_out, setup.held_out_examples, scores)
+        answers = [task.answer(*args) for args in zip(setup.held_out, setup.held_out_examples, scores, strict=True)]
+        metrics = task.metrics(setup.held_out, answers)
+        if setup.metric not in metrics:
+            raise ConfigError(f"metric={setup.metric!r} is none of {', '.join(metrics)}; choose one of them")
         return metrics
 
-    def _saved_model(self) -> Model:
-        """The model as it is finished, without the heads of tasks that only helped."""
-        name = self.plan.task.head_name
-        task, head = self.plan.task.for_saving(self.albert.heads[name])
-        with torch.device("meta"):  # it is replaced at once
+    def _model_to_save(self) -> Model:
+        """The final model, without the heads of auxiliary tasks."""
+        name = self.setup.task.head_name
+        task, head = self.setup.task.for_saving(self.albert.heads[name])
+        with torch.device("meta"):  # the encoder is replaced at once
             albert = Albert(self.albert.config)
         albert.encoder, albert.heads[name] = self.albert.encoder, head
-        return Model(albert, self.model.tokenizer, task, self.model.max_length)
+        return Model(albert, self.inference_model.tokenizer, task, self.inference_model.max_length)
 
-    def _save(self, step: Step) -> None:
-        if step.stopping or self.plan.saving.due(step.done):
-            self.log.flush()
-            self.checkpoints.save(step.done, self.plan.decisive, state=self._state())
-        waited = self._waited(step.done)
-        if waited is not None:
-            self.log.say(f"no better score for {waited} epochs: stopping (--patience)")
-            raise EnoughError
-
-    def _waited(self, done: int) -> int | None:
-        """For how many epochs nothing has become better, if that is enough. Before anything is learned nothing is."""
-        waited = done // self.plan.epoch_steps - self.improved
-        learned = self.best.get(self.plan.metric, -math.inf) > self.floor
-        enough = self.config.patience and learned and waited >= self.config.patience and done < self.plan.steps
+    def _epochs_waited(self, done: int) -> int | None:
+        """Epochs without improvement, if they exhaust the patience. Patience begins above the baseline."""
+        waited = done // self.setup.epoch_steps - self.improved_epoch
+        has_learned = self.best.get(self.setup.metric, -math.inf) > self.baseline
+        enough = self.config.patience and has_learned and waited >= self.config.patience and done < self.setup.steps
         return waited if enough else None
 
-    def _state(self) -> dict[str, Any]:
-        collapse = None if self.collapse is None else self.collapse.state()
-        epochs = {"best_epoch": self.best_epoch, "improved": self.improved, "before": self.before}
-        return {"best": self.best, "collapse": collapse, "guard": self.guard.state()} | epochs
+    def state(self) -> dict[str, Any]:
+        return {
+            "best": self.best,
+            "collapse": None if self.collapse is None else self.collapse.state(),
+            "best_epoch": self.best_epoch,
+            "improved": self.improved_epoch,
+            "before": self.initial_score,
+        }
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        self.best, self.best_epoch, self.improved = state["best"], state["best_epoch"], state["improved"]
-        self.before = state.get("before")
-        self.guard.restore(state["guard"])
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.best, self.best_epoch, self.improved_epoch = state["best"], state["best_epoch"], state["improved"]
+        self.initial_score = state.get("before")
         if self.collapse is not None and state["collapse"] is not None:
             self.collapse.restore(state["collapse"])
+
+
+def tuning_of(setup: FinetuningSetup, albert: Albert) -> dict[str, Tuning]:
+    """How the optimizer treats each parameter, by the strategies and by the tasks' heads."""
+    depths = {f"encoder.{name}": users for name, users in albert.encoder.depths_of().items()}
+    head_rates = {f"heads.{one.task.head_name}.": one.task.head_learning_rate_factor for one in setup.tasks}
+    return {
+        name: replace(
+            tuning, scale=tuning.scale * next((rate for head, rate in head_rates.items() if name.startswith(head)), 1.0)
+        )
+        for name, tuning in tune(setup.strategies, albert, depths).items()
+    }

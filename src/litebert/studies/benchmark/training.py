@@ -34,7 +34,7 @@ from litebert.tasks.objective import objective
 from litebert.train.cuda_graphs import StepGraphs
 from litebert.train.loop import Step
 from litebert.train.optimizers import adamw
-from litebert.trainers.finetuning import COLUMN_MULTIPLE, Piece
+from litebert.trainers.finetuning import GRAPH_LENGTH_MULTIPLE, MicroBatch
 from litebert.trainers.pretrain_config import PretrainConfig
 from litebert.trainers.pretraining import pretrain
 
@@ -74,13 +74,13 @@ def finetuning(harness: Harness) -> BenchmarkCase:
             )  # fmt: skip
             return output.loss
 
-        def ours(piece: Piece) -> Mapping[str, Tensor]:
+        def ours(micro_batch: MicroBatch) -> Mapping[str, Tensor]:
             with torch.autocast(harness.device.type, torch.bfloat16, enabled=bf16):
-                return objective(task, albert, piece.batch)
+                return objective(task, albert, micro_batch.batch)
 
         def recorded(batch: Batch) -> Tensor:
-            piece = Piece(0, batch, 1.0, fits_graph=graphs is not None)
-            return (ours(piece) if graphs is None else graphs(ours, piece))["loss"]
+            micro_batch = MicroBatch(0, batch, 1.0, fits_graph=graphs is not None)
+            return (ours(micro_batch) if graphs is None else graphs(ours, micro_batch))["loss"]
 
         contenders: dict[str, Callable[[], None]] = {}
         # torch.compile for shapes that change did not end in four minutes, so that one is compiled for a few shapes
@@ -99,7 +99,7 @@ def finetuning(harness: Harness) -> BenchmarkCase:
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE
         graphs = StepGraphs(list(albert.parameters())) if harness.device.type == "cuda" else None
-        own = batches if graphs is None else [_pad_to_multiple(batch, COLUMN_MULTIPLE) for batch in batches]
+        own = batches if graphs is None else [_pad_to_multiple(batch, GRAPH_LENGTH_MULTIPLE) for batch in batches]
         contenders[OURS] = partial(_train_steps, albert, optimizer, recorded, own, bf16)
         operations = 3 * forward_flops(harness.shape, lengths)
         bytes_each = dtype_of(bf16).itemsize
