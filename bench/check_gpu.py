@@ -101,7 +101,7 @@ def run(case: Case, options: argparse.Namespace, kind: type[StepGraphs]) -> Resu
     with (
         Path(os.devnull).open("w") as quiet,
         mock.patch.object(_finetuning, "StepGraphs", make),
-        mock.patch.object(_finetuning, "Collapse", return_value=None),  # else a run may begin again
+        mock.patch.object(_finetuning, "CollapseDetector", return_value=None),  # else a run may begin again
     ):
         _finetuning.finetune(config, Console(file=quiet))
     found = read_metrics(options.out)

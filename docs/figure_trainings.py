@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from litebert.train.settings import OptimizerName
 from torch import Tensor
 
 import litebert
@@ -30,7 +31,6 @@ from litebert.tasks.pretraining import unigram_entropy
 from litebert.tokenizer import Tokenizer, train_unigram
 from litebert.train.loop import Step, train
 from litebert.train.optimizers import OPTIMIZERS, warmup_linear
-from litebert.train.settings import OptimizerName
 
 POSITIVE_WORDS = ["lovely", "great", "warm", "kind", "bright", "clever", "funny", "gentle", "honest", "perfect"]
 NEGATIVE_WORDS = ["boring", "cold", "rude", "dull", "noisy", "slow", "ugly", "lazy", "bitter", "broken"]

@@ -19,7 +19,7 @@ from litebert.data.shards import Shards
 from litebert.errors import ConfigError
 from litebert.model.backends import fused, kernels
 from litebert.tasks.pretraining import PretrainingObjective
-from litebert.train.save_schedule import SaveEvery
+from litebert.train.save_schedule import SaveSchedule
 from litebert.trainers.pretraining import PretrainingTrainer
 from tests.commands.conftest import UNUSUAL, Flow, litebert
 from tests.model.backends import plain_kernels
@@ -368,11 +368,11 @@ def test_the_best_by_validation_is_kept(plain: Path) -> None:
     ("text", "steps", "seconds"), [("500", 500, 0), ("10min", 0, 600), ("2epochs", 80, 0), ("0.5epoch", 20, 0)]
 )
 def test_save_every_takes_steps_minutes_or_epochs(text: str, steps: int, seconds: int) -> None:
-    every = SaveEvery.parse(text, epoch_steps=40)
+    every = SaveSchedule.parse(text, epoch_steps=40)
     assert (every.steps, every.seconds) == (steps, seconds)
 
 
 @pytest.mark.parametrize("text", ["", "0", "-5", "ten", "5 hours", "min"])
 def test_save_every_refuses_what_it_cannot_read(text: str) -> None:
     with pytest.raises(ConfigError, match=r"save_every=.*10min"):
-        SaveEvery.parse(text, epoch_steps=40)
+        SaveSchedule.parse(text, epoch_steps=40)

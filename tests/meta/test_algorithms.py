@@ -18,9 +18,9 @@ from litebert.meta.algorithms import contrastive_loss, episode_accuracies, episo
 from litebert.meta.learner import EpisodeTexts, Learner
 from litebert.meta.settings import Algorithm, Distance
 from litebert.model.sentence_head import SentenceMap
-from litebert.train.guard import Guard
+from litebert.train.guard import StepGuard
 from litebert.train.loop import train
-from litebert.train.optimizers import Tuning, adamw, warmup_linear
+from litebert.train.optimizers import ParameterOptions, adamw, warmup_linear
 from tests.meta.toy import NEW, SHAPE, TRAIN, make_learner, questions, texts
 
 Tokens = list[list[int]]
@@ -37,11 +37,11 @@ def accuracy(learner: Learner, examples: Tokens) -> float:
 
 
 def taught(learner: Learner, examples: Tokens, steps: int = 60, rate: float = 2e-3) -> Learner:
-    own = {name: Tuning(scale=5.0) for name, _ in learner.named_parameters() if "log_" in name}
+    own = {name: ParameterOptions(scale=5.0) for name, _ in learner.named_parameters() if "log_" in name}
     assert train(
         learner, lambda one: episode_loss(learner, one), lambda step: [questions(examples, TRAIN, step)],
-        adamw(learner, weight_decay=0.0, tuning=own), warmup_linear(rate, steps), steps=steps,
-        guard=Guard({"model": learner}, spike=math.inf),
+        adamw(learner, weight_decay=0.0, parameter_options=own), warmup_linear(rate, steps), steps=steps,
+        guard=StepGuard({"model": learner}, max_loss_jump=math.inf),
     )  # fmt: skip
     return learner
 

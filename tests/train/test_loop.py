@@ -82,7 +82,7 @@ def test_what_can_be_done_meanwhile_is_done_once_a_step_before_the_hooks(attenua
     model, heard = Slope(), list[object]()
     train(
         model, model.loss, lambda step: [1.0], sgd(model), lambda step: 0.1, steps=2, attenuate=attenuate,
-        meanwhile=heard.append, hooks=[lambda step: heard.append(("done", step.done, model.value.item() != 0))],
+        prefetch=heard.append, hooks=[lambda step: heard.append(("done", step.done, model.value.item() != 0))],
     )  # fmt: skip
     assert heard == [1, ("done", 1, True), 2, ("done", 2, True)]
 
@@ -131,7 +131,7 @@ def test_a_bad_loss_costs_its_step_and_nothing_else(value: float) -> None:
         lambda step: 0.1,
         steps=5,
         hooks=[heard.append],
-        on_trouble=said.append,
+        on_skipped_step=said.append,
     )
     assert model.value.item() == pytest.approx(-0.4)
     assert len(said) == 1
@@ -180,7 +180,9 @@ def test_a_step_that_ran_out_of_memory_is_tried_again_in_smaller_pieces() -> Non
         pieces[:] = [pieces[0] / 2] * (2 * len(pieces))
         return True
 
-    train(model, loss, lambda step: pieces, sgd(model), lambda step: 0.1, steps=2, clip_norm=99.0, on_full_memory=halve)
+    train(
+        model, loss, lambda step: pieces, sgd(model), lambda step: 0.1, steps=2, clip_norm=99.0, on_out_of_memory=halve
+    )
     assert pieces == [1.0] * 4
     assert model.value.item() == pytest.approx(-0.8)
 

@@ -20,8 +20,8 @@ from litebert.train.optimizers import (
     Lamb,
     Muon,
     OptimizerName,
+    ParameterOptions,
     ScheduleName,
-    Tuning,
     adamw,
     lamb,
     muon,
@@ -125,8 +125,11 @@ def test_betas_change_the_steps(name: OptimizerName) -> None:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_tuning_scales_the_rate_and_the_decay_of_one_parameter(name: OptimizerName) -> None:
     model = Fused()
-    tuning = {"out.weight": Tuning(scale=0.5, decay=3.0, opens=(0.0, 4.0)), "out.bias": Tuning(scale=0.0)}
-    optimizer = OPTIMIZERS[name](model, weight_decay=0.1, tuning=tuning)
+    options = {
+        "out.weight": ParameterOptions(scale=0.5, decay=3.0, opens=(0.0, 4.0)),
+        "out.bias": ParameterOptions(scale=0.0),
+    }
+    optimizer = OPTIMIZERS[name](model, weight_decay=0.1, parameter_options=options)
     groups = groups_of(optimizer, model)
     assert groups["out.weight"]["scale"] == 0.5
     assert groups["out.weight"]["weight_decay"] == pytest.approx(0.3)

@@ -17,7 +17,15 @@ from litebert.model import Albert, AlbertConfig, Encoder, PooledHead
 from litebert.model.config import Sharing
 from litebert.train.averaging import MasterWeights
 from litebert.train.optimizers import adamw, schedule
-from litebert.train.strategies import Strategies, attenuate, fitted, project, tune, unfreeze, weight_at
+from litebert.train.strategies import (
+    Strategies,
+    attenuate,
+    parameter_options,
+    project,
+    strategies_for_model,
+    unfreeze,
+    weight_hook,
+)
 
 IDS = torch.arange(5, 23).view(2, 9)
 WATCHED = ("attention.qkv.weight", "attention.norm.weight", "ffn.widen.weight", "ffn.narrow.bias")
@@ -71,8 +79,8 @@ def check_gradient(encoder: Encoder, factors: list[float], depth: int | None = N
 
 def prepare(strategies: Strategies, config: AlbertConfig, sharing: Sharing = "all", step: int = 0) -> Encoder:
     encoder = encoder_of(config, sharing)
-    strategies = fitted(strategies, config.num_hidden_layers, config.initializer_range)
-    encoder.weight_at = weight_at(strategies, encoder.depths_of, step)
+    strategies = strategies_for_model(strategies, config.num_hidden_layers, config.initializer_range)
+    encoder.weight_at = weight_hook(strategies, encoder.depths_of, step)
     return encoder
 
 
@@ -84,14 +92,14 @@ def train(
     model = Albert(replace(config, sharing=sharing), {"order": PooledHead(config, 2)})
     model.encoder = encoder_of(config, sharing)
     model = model.bfloat16() if masters else model.double()
-    strategies = fitted(strategies, config.num_hidden_layers, config.initializer_range)
+    strategies = strategies_for_model(strategies, config.num_hidden_layers, config.initializer_range)
     depths = {f"encoder.{name}": users for name, users in model.encoder.depths_of().items()}
-    plain = adamw(model, weight_decay=0.1, tuning=tune(strategies, model, depths))
+    plain = adamw(model, weight_decay=0.1, parameter_options=parameter_options(strategies, model, depths))
     plain.register_step_post_hook(project)
     optimizer = MasterWeights(plain) if masters else plain
     rate = schedule("constant", 0.01, steps, warmup_share=0.0)
     for step in range(steps):
-        model.encoder.weight_at = weight_at(strategies, model.encoder.depths_of, step)
+        model.encoder.weight_at = weight_hook(strategies, model.encoder.depths_of, step)
         unfreeze(optimizer, step)
         optimizer.zero_grad()
         scores = model.heads["order"](model.encoder.pool(model.encoder(IDS)[:, 0]))
@@ -110,9 +118,9 @@ def differ(one: dict[str, Tensor], two: dict[str, Tensor], part: str) -> bool:
 
 def test_by_default_nothing_happens(config: AlbertConfig) -> None:
     encoder = encoder_of(config)
-    assert weight_at(Strategies(), encoder.depths_of) is None
-    tuning = tune(Strategies(), encoder, encoder.depths_of())
-    assert {(t.scale, t.decay, t.opens, t.bound) for t in tuning.values()} == {(1.0, 1.0, None, None)}
+    assert weight_hook(Strategies(), encoder.depths_of) is None
+    options = parameter_options(Strategies(), encoder, encoder.depths_of())
+    assert {(t.scale, t.decay, t.opens, t.bound) for t in options.values()} == {(1.0, 1.0, None, None)}
     weight = nn.Parameter(torch.ones(2, 2))
     weight.grad = torch.full((2, 2), 7.0)
     optimizer = torch.optim.SGD([{"params": [weight], "scale": 0.3}])
@@ -203,11 +211,11 @@ def test_explicit_factors_multiply_the_powers(config: AlbertConfig) -> None:
 def test_unshared_each_layer_has_a_rate_and_its_gradient_is_left_alone(config: AlbertConfig) -> None:
     encoder = encoder_of(config, "none")
     strategies = Strategies(layer_decay_rate=0.5, depth_factors=(1.0, 1.0, 1.0, 3.0))
-    assert weight_at(strategies, encoder.depths_of) is None
-    tuning = tune(strategies, encoder, encoder.depths_of())
-    assert [tuning[f"ffn.{layer}.widen.weight"].scale for layer in range(4)] == [0.125, 0.25, 0.5, 3.0]
-    assert tuning["word_embeddings.weight"].scale == tuning["project.bias"].scale == 0.5**4
-    assert tuning["pooler.weight"].scale == 1.0
+    assert weight_hook(strategies, encoder.depths_of) is None
+    options = parameter_options(strategies, encoder, encoder.depths_of())
+    assert [options[f"ffn.{layer}.widen.weight"].scale for layer in range(4)] == [0.125, 0.25, 0.5, 3.0]
+    assert options["word_embeddings.weight"].scale == options["project.bias"].scale == 0.5**4
+    assert options["pooler.weight"].scale == 1.0
 
 
 def test_shared_and_unshared_are_one_under_plain_gradient_descent(config: AlbertConfig) -> None:
@@ -216,27 +224,27 @@ def test_shared_and_unshared_are_one_under_plain_gradient_descent(config: Albert
     shared, unshared = prepare(strategies, config), prepare(strategies, config, "none")
     backward(shared)
     backward(unshared)
-    tuning = tune(strategies, unshared, unshared.depths_of())
+    options = parameter_options(strategies, unshared, unshared.depths_of())
     for watched in WATCHED:
         half, name = watched.split(".", 1)
         names = [f"{half}.{layer}.{name}" for layer in range(4)]
-        steps = sum(tuning[name].scale * unshared.get_parameter(name).grad for name in names)  # type: ignore[misc]
-        factor = 4 / sum(tuning[name].scale for name in names)
+        steps = sum(options[name].scale * unshared.get_parameter(name).grad for name in names)  # type: ignore[misc]
+        factor = 4 / sum(options[name].scale for name in names)
         torch.testing.assert_close(parameter(shared, watched).grad, factor * steps, rtol=1e-9, atol=1e-10)
 
 
 def test_groups_share_out_within_and_differ_between(config: AlbertConfig) -> None:
     config = replace(config, num_hidden_groups=2)
     encoder = prepare(Strategies(layer_decay_rate=0.5), config)
-    tuning = tune(Strategies(layer_decay_rate=0.5), encoder, encoder.depths_of())
-    assert [tuning[f"attention.{group}.qkv.weight"].scale for group in (0, 1)] == [0.25, 1.0]
+    options = parameter_options(Strategies(layer_decay_rate=0.5), encoder, encoder.depths_of())
+    assert [options[f"attention.{group}.qkv.weight"].scale for group in (0, 1)] == [0.25, 1.0]
     for group, factors in ((0, [2 / 3, 4 / 3, 0, 0]), (1, [0, 0, 2 / 3, 4 / 3])):
         check_gradient(encoder, factors, block=group)
 
 
 def test_a_name_that_the_model_lacks_is_refused(config: AlbertConfig) -> None:
     with pytest.raises(ConfigError, match=r"encoder\.x: the model has no such parameter; give its names as"):
-        tune(Strategies(), encoder_of(config), {"encoder.x": (0,)})
+        parameter_options(Strategies(), encoder_of(config), {"encoder.x": (0,)})
 
 
 # embedding rate and weight decay
@@ -244,8 +252,8 @@ def test_a_name_that_the_model_lacks_is_refused(config: AlbertConfig) -> None:
 
 def test_tables_and_nothing_else_have_the_embedding_rate(config: AlbertConfig) -> None:
     encoder = encoder_of(config)
-    tuning = tune(Strategies(scale_embedding=0.1, layer_decay_rate=0.5), encoder, encoder.depths_of())
-    scaled = {name for name, tuned in tuning.items() if tuned.scale == 0.1 * 0.5**4}
+    options = parameter_options(Strategies(scale_embedding=0.1, layer_decay_rate=0.5), encoder, encoder.depths_of())
+    scaled = {name for name, tuned in options.items() if tuned.scale == 0.1 * 0.5**4}
     assert scaled == {f"{kind}_embeddings.weight" for kind in ("word", "position", "segment")}
 
 
@@ -255,7 +263,9 @@ def test_weight_decay_by_layer_collapses_to_the_mean_when_shared(config: AlbertC
     after: dict[str, list[Tensor]] = {}
     for sharing in ("all", "none"):
         encoder = encoder_of(config, sharing)  # type: ignore[arg-type]
-        optimizer = adamw(encoder, weight_decay=0.4, tuning=tune(strategies, encoder, encoder.depths_of()))
+        optimizer = adamw(
+            encoder, weight_decay=0.4, parameter_options=parameter_options(strategies, encoder, encoder.depths_of())
+        )
         for group in optimizer.param_groups:
             group["lr"] = 0.1
             for weight in group["params"]:
@@ -296,7 +306,9 @@ def test_unshared_a_closed_layer_stays_as_it_is_decay_included(config: AlbertCon
 
 def test_unshared_the_rate_of_a_layer_rises_in_a_straight_line(config: AlbertConfig) -> None:
     encoder, strategies = encoder_of(config, "none"), Strategies(unfreeze_steps=40, layer_decay_rate=0.5)
-    optimizer = adamw(encoder, weight_decay=0.1, tuning=tune(strategies, encoder, encoder.depths_of()))
+    optimizer = adamw(
+        encoder, weight_decay=0.1, parameter_options=parameter_options(strategies, encoder, encoder.depths_of())
+    )
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     for step, opened in (
         (0, [0, 0, 0, 1]),
@@ -312,8 +324,8 @@ def test_unshared_the_rate_of_a_layer_rises_in_a_straight_line(config: AlbertCon
 
 def test_when_all_is_open_there_is_no_hook_left(config: AlbertConfig) -> None:
     depths_of = encoder_of(config).depths_of
-    assert weight_at(Strategies(unfreeze_steps=4), depths_of, 3) is not None
-    assert weight_at(Strategies(unfreeze_steps=4), depths_of, 4) is None
+    assert weight_hook(Strategies(unfreeze_steps=4), depths_of, 3) is not None
+    assert weight_hook(Strategies(unfreeze_steps=4), depths_of, 4) is None
 
 
 # bounds
@@ -370,6 +382,6 @@ def test_the_projected_weights_are_those_of_a_step_clamped_by_hand(config: Alber
 
 
 def test_the_default_bound_of_the_last_layer_is_one_standard_deviation() -> None:
-    assert fitted(Strategies(bounds="view"), 12, 0.02).bound_max == 2**12 * 0.02
-    with pytest.raises(ConfigError, match=r"bound_max=None is not a number yet; call fitted"):
-        tune(Strategies(bounds="project"), nn.Linear(2, 2), {"weight": (0,)})
+    assert strategies_for_model(Strategies(bounds="view"), 12, 0.02).bound_max == 2**12 * 0.02
+    with pytest.raises(ConfigError, match=r"bound_max=None is not a number yet; call strategies_for_model"):
+        parameter_options(Strategies(bounds="project"), nn.Linear(2, 2), {"weight": (0,)})

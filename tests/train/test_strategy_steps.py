@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from litebert.errors import ConfigError
-from litebert.train.strategies import Strategies, attenuate, fitted
+from litebert.train.strategies import Strategies, attenuate, strategies_for_model
 from tests.conftest import REPOSITORY
 
 
@@ -86,7 +86,7 @@ def test_impossible_settings_are_refused_with_the_rule(changes: dict[str, Any], 
 
 def test_as_many_factors_as_passes_are_wanted() -> None:
     with pytest.raises(ConfigError, match="depth_factors has 2 numbers for 4 passes; give 4"):
-        fitted(Strategies(depth_factors=(1.0, 2.0)), 4, 0.02)
+        strategies_for_model(Strategies(depth_factors=(1.0, 2.0)), 4, 0.02)
 
 
 def test_the_example_in_the_docs_runs() -> None:

@@ -1,4 +1,4 @@
-"""Teach a smaller model to answer as a larger one does, from texts without labels.
+"""Distill a model into a smaller one, on texts without labels.
 
 Examples:
   litebert distill --teacher runs/mine --data texts.csv --out runs/half
@@ -8,15 +8,15 @@ Examples:
   litebert distill --teacher litebert-base-en --data text.txt --passes 6 --out runs/half
   litebert distill --from-bert BERT_FOLDER --data text.txt --out runs/albert
 
-By default the student is the teacher with half of its passes: a shared layer needs no other weights for that, and they
-learn to say after six what they said after twelve. With --elastic it keeps all of them and learns to answer after each
-quarter, so that one model serves at any of these depths (predict --passes 6). --data are texts such as the model will
-read, in the form of its task, the more the better; labels in it are not looked at. A teacher that was only pre-trained
-reads plain text, and the student learns its hidden states.
+By default the student is the teacher with half of its passes: a shared layer needs no other weights for that. With
+--elastic it keeps all passes and learns to answer after each quarter of them, so that one model serves at several
+depths (predict --passes 6). --data are texts like those that the model will read, in the format of its task, the more
+the better; labels are ignored. A teacher that was only pre-trained reads plain text, and the student learns its hidden
+states.
 
-The teacher may be a folder of transformers, a BERT or another encoder. A --student that reads other tokens learns its
-answers about whole texts, or its vectors of them. --from-bert makes an ALBERT of a BERT: smaller tables of embeddings,
-and one layer, at first the mean of the BERT's, for all passes, which then learns the states that the BERT ends with.
+The teacher may be a BERT or another encoder saved by transformers. A --student with another tokenizer learns the
+teacher's outputs for whole texts: answers, or sentence vectors. --from-bert converts a BERT into an ALBERT: factorised
+embeddings, and one shared layer, initialised with the mean of the BERT's layers, that learns the BERT's final states.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Teach a model a task from a file of examples.
+"""Fine-tune a model on labelled examples of a task.
 
 Examples:
   litebert finetune --train train.csv --out runs/finetune

@@ -1,13 +1,13 @@
-"""Teach a model to learn new classes from a few examples.
+"""Meta-train a model to learn new classes from a few examples.
 
 Examples:
   litebert meta-train --data intents.csv --out runs/meta
   litebert meta-train --data train.csv --valid valid.csv --algorithm anil --episodes 5-way 1-shot --out runs/meta
   litebert meta-train --data text.txt --out runs/meta
 
-It practises on small tasks drawn from a table of many classes: a few classes, a few examples of each, and questions.
-Classes are learned from, chosen by or tested on, never two of these. From a plain text it draws tasks without labels:
-which word is hidden in this sentence? What comes out is a model like any other, for adapt above all.
+Training episodes are small tasks drawn from a table of many classes: a few classes, a few examples of each, and
+queries. A class is used for training, for validation or for tests, never for two of these. From plain text it draws
+episodes without labels: which word is masked in this sentence? The result is a model like any other, best for adapt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Train an ALBERT on shards, from scratch or further: masked tokens and sentence order.
+"""Pre-train an ALBERT on shards, from scratch or from a model: masked tokens and sentence order.
 
 Examples:
   litebert pretrain --data shards/ --preset base --out runs/pretrain

@@ -25,7 +25,7 @@ from litebert.inference.model import Model
 from litebert.model.lora import DepthAdapters
 from litebert.tasks.similarity_losses import supervised_contrastive
 from litebert.tasks.text import TextInput
-from litebert.train.guard import Guard
+from litebert.train.guard import StepGuard
 from litebert.train.loop import Hook, train
 from litebert.train.optimizers import adamw, warmup_linear
 
@@ -84,7 +84,7 @@ def tune_encoder(
             return {"loss": centred_contrastive_loss(vectors, torch.from_numpy(owners[rows]).to(vectors.device))}
 
         optimizer = adamw(trained, weight_decay=0.01)
-        guard = Guard({"learner": trained, "optimizer": optimizer}, spike=math.inf)
+        guard = StepGuard({"learner": trained, "optimizer": optimizer}, max_loss_jump=math.inf)
         schedule = warmup_linear(LEARNING_RATES[tier], steps)
         finished = train(
             trained, loss, lambda step: [sample_batch(owners, seed, step)], optimizer, schedule,

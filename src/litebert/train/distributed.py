@@ -22,8 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from litebert.device import pick_device
 from litebert.errors import ConfigError
+from litebert.train.options import Parallel
 from litebert.train.ranks import SINGLE_PROCESS, Ranks
-from litebert.train.settings import Parallel
 
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
@@ -74,7 +74,7 @@ def _unsynchronised(module: nn.Module) -> Iterator[None]:
         module.set_requires_gradient_sync(True)
 
 
-class WholeModel:
+class GatheredModelState:
     """The state of a sharded model in one piece, for checkpoints. Every rank must ask for it."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -87,7 +87,7 @@ class WholeModel:
         set_model_state_dict(self.model, state, options=StateDictOptions(full_state_dict=True))
 
 
-class WholeOptimizer:
+class GatheredOptimizerState:
     """The same for its optimizer."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

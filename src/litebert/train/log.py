@@ -26,12 +26,12 @@ from litebert.errors import DataError
 from litebert.files import atomic_path
 from litebert.train.loop import Step
 
-RECENT = 50  # steps that the figures on the display are the mean of; the files keep every step as it was
+DISPLAY_WINDOW = 50  # steps that the figures on the display are the mean of; the files keep every step as it was
 FLUSH_SECONDS = 0.5
 VALIDATION = "validation_"
-HIDDEN = ("seconds", "tokens")
-AS_THEY_ARE = ("depth", "learning_rate")  # of these the latest is shown: their mean is a value they never had
-SHORT = {"tokens_per_second": "tokens/s", "flop_utilisation": "of peak FLOP/s"}
+NOT_DISPLAYED = ("seconds", "tokens")
+LATEST_ONLY = ("depth", "learning_rate")  # of these the latest is shown: their mean is a value they never had
+DISPLAY_NAMES = {"tokens_per_second": "tokens/s", "flop_utilisation": "of peak FLOP/s"}
 
 
 class Curve(NamedTuple):
@@ -60,7 +60,7 @@ class RunLog:
         self._lines: list[str] = []
         self._flushed = -math.inf
         self._done, self._total = start, 0
-        self._recent: deque[dict[str, float]] = deque(maxlen=RECENT)
+        self._recent: deque[dict[str, float]] = deque(maxlen=DISPLAY_WINDOW)
         self._validated = ""
         self._progress = make_progress(console, MofNCompleteColumn())
         self._task = self._progress.add_task(title, total=None, completed=start)
@@ -144,11 +144,11 @@ class RunLog:
 
     def _figures(self) -> str:
         recent = list(self._recent)  # in one go: steps come in while the display's thread reads
-        names = {name: None for figures in recent for name in figures if name not in HIDDEN}
+        names = {name: None for figures in recent for name in figures if name not in NOT_DISPLAYED}
         means = {}
         for name in names:
             values = [figures[name] for figures in recent if name in figures]
-            means[name] = values[-1] if name in AS_THEY_ARE else sum(values) / len(values)
+            means[name] = values[-1] if name in LATEST_ONLY else sum(values) / len(values)
         timed = [figures for figures in recent if "tokens_per_second" in figures]
         if timed:  # a slow step weighs as much as it takes
             means["tokens_per_second"] = sum(f["tokens"] for f in timed) / sum(f["seconds"] for f in timed)
@@ -156,7 +156,8 @@ class RunLog:
 
 
 def _listed(figures: Mapping[str, float]) -> str:
-    return "  ".join(f"{SHORT.get(name, name.replace('_', ' '))} {shown(name, figures[name])}" for name in figures)
+    names = {name: DISPLAY_NAMES.get(name, name.replace("_", " ")) for name in figures}
+    return "  ".join(f"{names[name]} {shown(name, figures[name])}" for name in figures)
 
 
 def is_share(name: str) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from litebert.errors import ConfigError
-from litebert.train.guard import Guard
+from litebert.train.guard import StepGuard
 from litebert.train.optimizers import Schedule
 from litebert.train.ranks import SINGLE_PROCESS, Ranks
 from litebert.train.signals import stop_on_signal
@@ -52,11 +52,11 @@ def train(
     seed: int = 0,
     clip_norm: float = 1.0,
     hooks: Sequence[Hook] = (),
-    guard: Guard | None = None,
-    on_trouble: Callable[[str], None] = lambda message: None,
-    on_full_memory: Callable[[], bool] = lambda: False,
+    guard: StepGuard | None = None,
+    on_skipped_step: Callable[[str], None] = lambda message: None,
+    on_out_of_memory: Callable[[], bool] = lambda: False,
     attenuate: Callable[[float], float] | None = None,
-    meanwhile: Callable[[int], None] = lambda step: None,
+    prefetch: Callable[[int], None] = lambda step: None,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> bool:
     """Run steps `start` to `steps`; True when all were run, False when a stop was asked for on the way.
@@ -65,11 +65,11 @@ def train(
     `loss(batch)` returns "loss", which is minimised, and anything else worth reporting; figures of micro-batches and
     ranks are added. It may leave the gradients in the parameters itself and return a loss that needs none.
     `attenuate` hears the norm of the gradients, may change them, and returns a factor for the rate.
-    `meanwhile` hears of the step to come when the host has handed over all of this one and waits for the device.
-    When memory runs out `on_full_memory` may make the micro-batches smaller (and say True): the step is tried again.
+    `prefetch` hears of the step to come when the host has handed over all of this one and waits for the device.
+    When memory runs out `on_out_of_memory` may make the micro-batches smaller (and say True): the step is tried again.
     """
     model.train()
-    guard = guard or Guard({"model": model, "optimizer": optimizer})
+    guard = guard or StepGuard({"model": model, "optimizer": optimizer})
     parameters = [p for p in model.parameters() if p.requires_grad]
     with stop_on_signal() as stop:
         step = start
@@ -78,13 +78,13 @@ def train(
             learning_rate = rate(step)
             metrics: dict[str, float] = {}
             if step not in guard.skipped:
-                guard.remember(step)
+                guard.snapshot_if_due(step)
                 reseed(seed_of(seed, step, ranks.rank))
                 optimizer.zero_grad(set_to_none=True)
                 try:
                     measured = _accumulate(loss, batches(step), parameters, ranks)
                 except torch.OutOfMemoryError:
-                    if not on_full_memory():
+                    if not on_out_of_memory():
                         raise
                     continue
                 norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
@@ -98,13 +98,13 @@ def train(
                     group["lr"] = learning_rate * factor * group.get("scale", 1.0)
                 guard.done = None
                 optimizer.step()
-                meanwhile(step + 1)
+                prefetch(step + 1)
                 metrics, asked = figures()
                 # A request to stop that comes later waits for the next step, so that all ranks stop at the same one
                 # and the hooks hear of it and can save.
-                if problem := guard.problem(metrics["loss"], metrics["gradient_norm"]):
-                    back = guard.go_back(step, problem)
-                    on_trouble(f"step {step + 1}: {problem}; going back to step {back} and leaving this batch out")
+                if problem := guard.problem_of(metrics["loss"], metrics["gradient_norm"]):
+                    back = guard.roll_back(step, problem)
+                    on_skipped_step(f"step {step + 1}: {problem}; going back to step {back} and leaving this batch out")
                     step = back
                     continue
             else:

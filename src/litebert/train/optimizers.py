@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw as adamw_update
 
 from litebert.errors import ConfigError
-from litebert.train.settings import OptimizerName, ScheduleName
+from litebert.train.options import OptimizerName, ScheduleName
 
 Schedule = Callable[[int], float]
 Group = dict[str, Any]
@@ -28,7 +28,7 @@ REFERENCE_BATCH = 4096
 
 
 @dataclass(frozen=True)
-class Tuning:
+class ParameterOptions:
     """How one parameter differs from the others."""
 
     scale: float = 1.0
@@ -46,10 +46,10 @@ def adamw(
     *,
     weight_decay: float,
     betas: tuple[float, float] = (0.9, 0.999),
-    tuning: Mapping[str, Tuning] | None = None,
+    parameter_options: Mapping[str, ParameterOptions] | None = None,
 ) -> torch.optim.AdamW:
     """AdamW with bias correction; biases and LayerNorms are not decayed. A shared weight is one parameter here."""
-    groups = _groups(model, weight_decay, tuning, lambda name, parameter: {})
+    groups = _groups(model, weight_decay, parameter_options, lambda name, parameter: {})
     # the loop sets the rate at every step; fused is one kernel on a GPU, and four times as fast on a CPU
     return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=1e-6, fused=True)
 
@@ -59,14 +59,14 @@ def lamb(
     *,
     weight_decay: float,
     betas: tuple[float, float] = (0.9, 0.999),
-    tuning: Mapping[str, Tuning] | None = None,
+    parameter_options: Mapping[str, ParameterOptions] | None = None,
 ) -> Lamb:
     """LAMB as the ALBERT paper uses it; biases and LayerNorms have neither decay nor trust ratio."""
 
     def kind(name: str, parameter: nn.Parameter) -> Group:
         return {"trust": parameter.dim() >= 2, "views": _views(name)}
 
-    return Lamb(_groups(model, weight_decay, tuning, kind), betas=betas)
+    return Lamb(_groups(model, weight_decay, parameter_options, kind), betas=betas)
 
 
 def muon(
@@ -74,7 +74,7 @@ def muon(
     *,
     weight_decay: float,
     betas: tuple[float, float] = (0.9, 0.999),
-    tuning: Mapping[str, Tuning] | None = None,
+    parameter_options: Mapping[str, ParameterOptions] | None = None,
 ) -> Muon:
     """Muon for the matrices between embeddings and heads, AdamW for all the rest, both at AdamW's rate."""
     hidden = {
@@ -85,7 +85,7 @@ def muon(
         orthogonal = name in hidden and not name.startswith("heads.")
         return {"orthogonal": orthogonal, "views": _views(name) if orthogonal else 1}
 
-    return Muon(_groups(model, weight_decay, tuning, kind), betas=betas)
+    return Muon(_groups(model, weight_decay, parameter_options, kind), betas=betas)
 
 
 OPTIMIZERS: dict[OptimizerName, Callable[..., torch.optim.Optimizer]] = {"adamw": adamw, "lamb": lamb, "muon": muon}
@@ -98,14 +98,14 @@ def _views(name: str) -> int:
 def _groups(
     model: nn.Module,
     weight_decay: float,
-    tuning: Mapping[str, Tuning] | None,
+    parameter_options: Mapping[str, ParameterOptions] | None,
     kind: Callable[[str, nn.Parameter], Group],
 ) -> list[Group]:
     """The trainable parameters in groups of equal treatment."""
     groups: dict[tuple[Any, ...], Group] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            tuned = (tuning or {}).get(name, Tuning())
+            tuned = (parameter_options or {}).get(name, ParameterOptions())
             matrix = parameter.dim() >= 2
             options: Group = {"weight_decay": weight_decay * tuned.decay if matrix else 0.0}
             options |= {"scale": tuned.scale, "full_scale": tuned.scale, "opens": tuned.opens, "bound": tuned.bound}

@@ -10,7 +10,7 @@ from litebert.errors import ConfigError
 
 
 @dataclass
-class SaveEvery:
+class SaveSchedule:
     """When to write a checkpoint: after so many steps, or after so many seconds."""
 
     steps: int = 0
@@ -20,7 +20,7 @@ class SaveEvery:
         self._last = time.monotonic()
 
     @staticmethod
-    def parse(text: str, epoch_steps: int) -> SaveEvery:
+    def parse(text: str, epoch_steps: int) -> SaveSchedule:
         """From "500", "10min" or "1epoch"."""
         units = {"": 1.0, "min": 60.0, "epoch": float(epoch_steps), "epochs": float(epoch_steps)}
         digits = text.strip().rstrip("abcdefghijklmnopqrstuvwxyz ")
@@ -31,7 +31,7 @@ class SaveEvery:
             value = 0.0
         if not 0 < value < math.inf:
             raise ConfigError(f'save_every={text!r} cannot be read; write steps ("500"), "10min" or "1epoch"')
-        return SaveEvery(seconds=value) if unit == "min" else SaveEvery(steps=max(1, round(value)))
+        return SaveSchedule(seconds=value) if unit == "min" else SaveSchedule(steps=max(1, round(value)))
 
     def due(self, done: int) -> bool:
         if self.steps:

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from litebert.errors import ConfigError
-from litebert.train.optimizers import Tuning
-from litebert.train.settings import Strategies
+from litebert.train.optimizers import ParameterOptions
+from litebert.train.options import Strategies
 
 Depths = Mapping[str, tuple[int, ...]]
 """The passes that use a parameter, by its name. One that is not in here belongs to no layer (a head)."""
 
 
-def fitted(strategies: Strategies, layers: int, std: float) -> Strategies:
+def strategies_for_model(strategies: Strategies, layers: int, std: float) -> Strategies:
     """The strategies for a model of this many passes whose weights start with this standard deviation."""
     given = len(strategies.depth_factors)
     if given not in (0, layers):
@@ -31,24 +31,24 @@ def fitted(strategies: Strategies, layers: int, std: float) -> Strategies:
     return replace(strategies, bound_max=2.0**layers * std) if strategies.bound_max is None else strategies
 
 
-def tune(strategies: Strategies, model: nn.Module, depths: Depths) -> dict[str, Tuning]:
+def parameter_options(strategies: Strategies, model: nn.Module, depths: Depths) -> dict[str, ParameterOptions]:
     """What the optimizer must know of each parameter: its rate, its decay, when it opens, and its bound.
 
-    A weight that several passes use has the rate of the fastest of them; between them `weight_at` shares it out.
+    A weight that several passes use has the rate of the fastest of them; between them `weight_hook` shares it out.
     """
     parameters = dict(model.named_parameters())
     unknown = sorted(depths.keys() - parameters.keys())
     if unknown:
         raise ConfigError(f"{unknown[0]}: the model has no such parameter; give its names as named_parameters() does")
     layers = 1 + max((depth for users in depths.values() for depth in users), default=0)
-    tuning = {name: Tuning() for name in parameters}
+    options = {name: ParameterOptions() for name in parameters}
     for name, users in depths.items():
         if users:
             decays = [strategies.layer_weight_decay ** (layers - 1 - depth) for depth in users]
             opens = _opens(strategies, users[-1], layers) if strategies.unfreeze_steps else None
             projected = strategies.bounds == "project" or (strategies.bounds == "view" and len(users) == 1)
             bounded = projected and users[0] >= 0 and parameters[name].dim() >= 2
-            tuning[name] = Tuning(
+            options[name] = ParameterOptions(
                 scale=max(_factor(strategies, depth, layers) for depth in users),
                 decay=sum(decays) / len(decays),
                 opens=opens if users[-1] < layers - 1 else None,
@@ -56,12 +56,12 @@ def tune(strategies: Strategies, model: nn.Module, depths: Depths) -> dict[str, 
             )
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding):
-            tuned = tuning[f"{name}.weight"]
-            tuning[f"{name}.weight"] = replace(tuned, scale=tuned.scale * strategies.scale_embedding)
-    return tuning
+            tuned = options[f"{name}.weight"]
+            options[f"{name}.weight"] = replace(tuned, scale=tuned.scale * strategies.scale_embedding)
+    return options
 
 
-def weight_at(
+def weight_hook(
     strategies: Strategies, depths_of: Callable[[int | None], Depths], step: int = 0
 ) -> Callable[[str, Tensor, int, int], Tensor] | None:
     """The hook through which a pass sees a weight that it shares with others; None where there is nothing to see.
@@ -104,7 +104,7 @@ def attenuate(strategies: Strategies, parameters: Iterable[nn.Parameter], norm: 
     return 1 / (1 + strategies.cold_factor * norm)
 
 
-def attenuation(strategies: Strategies, parameters: Iterable[nn.Parameter]) -> Callable[[float], float] | None:
+def gradient_attenuator(strategies: Strategies, parameters: Iterable[nn.Parameter]) -> Callable[[float], float] | None:
     """`attenuate` as a function of the norm, for the loop; None where it would change nothing."""
     idle = strategies.squash == "none" and strategies.cold_factor == 0
     return None if idle else partial(attenuate, strategies, list(parameters))
@@ -140,7 +140,7 @@ def _gradient_factors(strategies: Strategies, users: tuple[int, ...], passes: in
     if total == 0:
         return factors
     opened = dict.fromkeys(users, 1.0)
-    if strategies.unfreeze_steps:  # the last user opens with the rate of the weight, see `tune`
+    if strategies.unfreeze_steps:  # the last user opens with the rate of the weight, see `parameter_options`
         opened |= {depth: _ramp(_opens(strategies, depth, passes), step) for depth in users[:-1]}
     return {depth: opened[depth] * len(users) * factor / total for depth, factor in factors.items()}
 
@@ -157,7 +157,7 @@ def _ramp(opens: Sequence[float], step: int) -> float:
 
 def _bound(strategies: Strategies, layer: int) -> float:
     if strategies.bound_max is None:
-        raise ConfigError("bound_max=None is not a number yet; call fitted(strategies, layers, std) first")
+        raise ConfigError("bound_max=None is not a number yet; call strategies_for_model(strategies, layers, std)")
     return strategies.bound_max / 2.0 ** (layer + 1)
 
 

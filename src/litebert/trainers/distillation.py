@@ -41,7 +41,7 @@ from litebert.tasks.answer import Answer
 from litebert.tasks.tag import Tag
 from litebert.train.loop import Step
 from litebert.train.optimizers import adamw, warmup_linear
-from litebert.train.save_schedule import SaveEvery
+from litebert.train.save_schedule import SaveSchedule
 from litebert.trainers.distill_config import SPEEDS, DistillConfig
 from litebert.trainers.initial_model import default_learning_rate, load_trainable
 from litebert.trainers.trainer import Trainer, content_settings
@@ -262,7 +262,7 @@ class DistillationTrainer(Trainer[tuple[Batch, int]]):
             steps=steps,
             device=setup.device,
             settings=setup.settings(),
-            save_schedule=SaveEvery.parse(config.save_every, setup.epoch_steps),
+            save_schedule=SaveSchedule.parse(config.save_every, setup.epoch_steps),
         )
         self.config: DistillConfig = config
         self.setup = setup

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from litebert.builtin import DEFAULT
 from litebert.checks import check_counts_and_seed
 from litebert.errors import ConfigError
-from litebert.train.settings import STRATEGY_NAMES, Strategies
+from litebert.train.options import STRATEGY_NAMES, Strategies
 
 MAX_SEEDS = 100
 MAX_TRIALS = 1000

@@ -23,11 +23,11 @@ from litebert.model.backends.cuda_graphs import is_launch_bound
 from litebert.run_folder import write_run
 from litebert.tasks.objective import objective
 from litebert.train.cuda_graphs import StepGraphs
-from litebert.train.guard import Collapse
+from litebert.train.guard import CollapseDetector
 from litebert.train.loop import Step
 from litebert.train.mixout import Mixout
-from litebert.train.optimizers import Tuning, adamw, warmup_linear
-from litebert.train.strategies import attenuation, project, tune, unfreeze, weight_at
+from litebert.train.optimizers import ParameterOptions, adamw, warmup_linear
+from litebert.train.strategies import gradient_attenuator, parameter_options, project, unfreeze, weight_hook
 from litebert.trainers.finetune_config import FinetuneConfig
 from litebert.trainers.finetuning_setup import (
     FinetuningSetup,
@@ -190,7 +190,9 @@ class FinetuningTrainer(Trainer[MicroBatch]):
         config, task = setup.config, setup.task
         self.inference_model = setup.new_model()
         self.albert = self.inference_model.albert
-        optimizer = adamw(self.albert, weight_decay=config.weight_decay, tuning=tuning_of(setup, self.albert))
+        optimizer = adamw(
+            self.albert, weight_decay=config.weight_decay, parameter_options=parameter_options_of(setup, self.albert)
+        )
         if setup.strategies.bounds == "project":
             optimizer.register_step_post_hook(project)
         super().__init__(
@@ -212,7 +214,7 @@ class FinetuningTrainer(Trainer[MicroBatch]):
         encoder = self.albert.encoder
         self.mixout = Mixout(dict(encoder.named_parameters()), config.mixout) if config.mixout else None
         prior = task.constant_answer_loss(setup.tasks[0].examples)
-        self.collapse = None if prior is None else Collapse(prior, setup.steps)
+        self.collapse = None if prior is None else CollapseDetector(prior, setup.steps)
         self.baseline = task.baseline(setup.held_out).get(setup.metric, -math.inf)
         self.initial_score: float | None = None
         self.best: dict[str, float] = {}
@@ -269,7 +271,7 @@ class FinetuningTrainer(Trainer[MicroBatch]):
 
     def _install_weight_hook(self, step: int) -> None:
         """The hook through which a pass sees its weights, where a strategy needs one."""
-        hook, mixout = weight_at(self.setup.strategies, self.albert.encoder.depths_of, step), self.mixout
+        hook, mixout = weight_hook(self.setup.strategies, self.albert.encoder.depths_of, step), self.mixout
         if mixout is None:
             self.albert.encoder.weight_at = hook
             return
@@ -292,7 +294,7 @@ class FinetuningTrainer(Trainer[MicroBatch]):
         return {name: value * batch.share for name, value in figures.items() if name == "loss" or is_reported}
 
     def attenuate(self) -> Callable[[float], float] | None:
-        return attenuation(self.setup.strategies, self.albert.parameters())
+        return gradient_attenuator(self.setup.strategies, self.albert.parameters())
 
     def micro_batch_size(self) -> int:
         return -(-self.config.batch_size // self.splits)
@@ -334,7 +336,7 @@ class FinetuningTrainer(Trainer[MicroBatch]):
         metrics = dict(step.metrics)
         task_loss = metrics.pop("task_loss")
         if self.collapse is not None:
-            self.collapse.notice(step.done, task_loss)
+            self.collapse.update(step.done, task_loss)
         return replace(step, metrics=metrics if task_loss == metrics["loss"] else metrics | {"task_loss": task_loss})
 
     def _validate(self, done: int) -> None:
@@ -389,16 +391,17 @@ class FinetuningTrainer(Trainer[MicroBatch]):
         self.best, self.best_epoch, self.improved_epoch = state["best"], state["best_epoch"], state["improved"]
         self.initial_score = state.get("before")
         if self.collapse is not None and state["collapse"] is not None:
-            self.collapse.restore(state["collapse"])
+            self.collapse.load_state(state["collapse"])
 
 
-def tuning_of(setup: FinetuningSetup, albert: Albert) -> dict[str, Tuning]:
+def parameter_options_of(setup: FinetuningSetup, albert: Albert) -> dict[str, ParameterOptions]:
     """How the optimizer treats each parameter, by the strategies and by the tasks' heads."""
     depths = {f"encoder.{name}": users for name, users in albert.encoder.depths_of().items()}
     head_rates = {f"heads.{one.task.head_name}.": one.task.head_learning_rate_factor for one in setup.tasks}
     return {
         name: replace(
-            tuning, scale=tuning.scale * next((rate for head, rate in head_rates.items() if name.startswith(head)), 1.0)
+            options,
+            scale=options.scale * next((rate for head, rate in head_rates.items() if name.startswith(head)), 1.0),
         )
-        for name, tuning in tune(setup.strategies, albert, depths).items()
+        for name, options in parameter_options(setup.strategies, albert, depths).items()
     }

@@ -24,9 +24,9 @@ from litebert.loading import load
 from litebert.model import Albert, AlbertConfig
 from litebert.tasks import TASKS, TrainableTask
 from litebert.train.optimizers import warmup_linear
-from litebert.train.save_schedule import SaveEvery
-from litebert.train.settings import Strategies
-from litebert.train.strategies import fitted
+from litebert.train.options import Strategies
+from litebert.train.save_schedule import SaveSchedule
+from litebert.train.strategies import strategies_for_model
 from litebert.trainers.finetune_config import FinetuneConfig
 from litebert.trainers.frozen_encoder import MAX_STATES_BYTES, states_bytes, with_states
 from litebert.trainers.initial_model import checked_length, default_learning_rate, load_trainable
@@ -85,7 +85,7 @@ class FinetuningSetup:
     epochs: int
     model_config: AlbertConfig
     strategies: Strategies
-    save_schedule: SaveEvery
+    save_schedule: SaveSchedule
     settings: dict[str, str] = field(default_factory=dict)
     """What must not change before a run is resumed."""
 
@@ -188,8 +188,8 @@ def prepare_finetuning(config: FinetuneConfig, split_seed: int | None = None) ->
         test=test, metric=config.metric or task.metric_for(held_out), learning_rate=learning_rate,
         epochs=config.epochs or min(MAX_EPOCHS, max(task.min_epochs, -(-EXAMPLES_TO_SEE // examples))),
         model_config=model_config,
-        strategies=fitted(config, model_config.num_hidden_layers, model_config.initializer_range),
-        save_schedule=SaveEvery.parse(config.save_every, steps_per_epoch(examples, config.batch_size)),
+        strategies=strategies_for_model(config, model_config.num_hidden_layers, model_config.initializer_range),
+        save_schedule=SaveSchedule.parse(config.save_every, steps_per_epoch(examples, config.batch_size)),
         settings=settings_for_resume(config),
     )  # fmt: skip
     warmup_linear(learning_rate, setup.steps)  # refuses an impossible rate before anything is written

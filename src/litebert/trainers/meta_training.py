@@ -32,8 +32,8 @@ from litebert.meta.learner import EpisodeTexts, Learner
 from litebert.meta.tables import Kind, Table, seen_classes
 from litebert.model import Albert
 from litebert.train.loop import Step
-from litebert.train.optimizers import Tuning, adamw, warmup_linear
-from litebert.train.save_schedule import SaveEvery
+from litebert.train.optimizers import ParameterOptions, adamw, warmup_linear
+from litebert.train.save_schedule import SaveSchedule
 from litebert.trainers.initial_model import checked_length, default_learning_rate, load_trainable
 from litebert.trainers.meta_train_config import MetaTrainConfig
 from litebert.trainers.trainer import Trainer, content_settings
@@ -172,17 +172,17 @@ class MetaTrainer(Trainer[EpisodeTexts]):
         rate = default_learning_rate(model) if config.learning_rate is None else config.learning_rate
         schedule = warmup_linear(rate, config.steps)  # refuses an impossible rate
         logarithms = [name for name, _ in learner.named_parameters() if "log_" in name]
-        tuning = {name: Tuning(scale=LOGARITHM_RATE / rate) for name in logarithms}
+        options = {name: ParameterOptions(scale=LOGARITHM_RATE / rate) for name in logarithms}
         super().__init__(
             config,
             console,
             model=learner,
-            optimizer=adamw(learner, weight_decay=WEIGHT_DECAY, tuning=tuning),
+            optimizer=adamw(learner, weight_decay=WEIGHT_DECAY, parameter_options=options),
             schedule=schedule,
             steps=config.steps,
             device=setup.device,
             settings=setup.settings(),
-            save_schedule=SaveEvery.parse(config.save_every, config.steps),
+            save_schedule=SaveSchedule.parse(config.save_every, config.steps),
         )
         self.config: MetaTrainConfig = config
         self.setup, self.learner = setup, learner

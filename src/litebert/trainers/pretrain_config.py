@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from litebert.checks import check_counts_and_seed
 from litebert.errors import ConfigError
-from litebert.train.settings import STRATEGY_NAMES, OptimizerName, Parallel, Precision, ScheduleName, Strategies
+from litebert.train.options import STRATEGY_NAMES, OptimizerName, Parallel, Precision, ScheduleName, Strategies
 
 DEPTH_RAMP = "1/4:0.6,1/2:0.8"
 

@@ -24,12 +24,12 @@ from litebert.tasks import Mask
 from litebert.tasks.pretraining import flops_per_token, stack_layers
 from litebert.train.averaging import MasterWeights
 from litebert.train.cuda_graphs import StepGraphs
-from litebert.train.distributed import WholeModel, WholeOptimizer
-from litebert.train.guard import SPIKE, Plateau
+from litebert.train.distributed import GatheredModelState, GatheredOptimizerState
+from litebert.train.guard import MAX_LOSS_JUMP, PlateauDetector
 from litebert.train.loop import Hook, Step
 from litebert.train.ranks import SINGLE_PROCESS, Ranks
-from litebert.train.save_schedule import SaveEvery
-from litebert.train.strategies import attenuation, unfreeze, weight_at
+from litebert.train.save_schedule import SaveSchedule
+from litebert.train.strategies import gradient_attenuator, unfreeze, weight_hook
 from litebert.trainers.pretrain_config import DEPTH_RAMP, PretrainConfig
 from litebert.trainers.pretraining_setup import PretrainingSetup, prepare_pretraining
 from litebert.trainers.trainer import Trainer
@@ -97,9 +97,9 @@ class PretrainingTrainer(Trainer[MicroBatch]):
             steps=config.steps,
             device=setup.device,
             settings=setup.settings(),
-            save_schedule=SaveEvery.parse(config.save_every, setup.epoch_steps),
+            save_schedule=SaveSchedule.parse(config.save_every, setup.epoch_steps),
             average=setup.average,
-            max_loss_jump=SPIKE,
+            max_loss_jump=MAX_LOSS_JUMP,
             ranks=setup.ranks,
         )
         self.config: PretrainConfig = config
@@ -107,12 +107,12 @@ class PretrainingTrainer(Trainer[MicroBatch]):
         self.clip_norm, self.splits = config.clip_norm, setup.initial_splits
         if config.parallel == "fsdp" and self.ranks.world_size > 1:
             self.stateful |= {
-                "model": WholeModel(setup.objective),
-                "optimizer": WholeOptimizer(setup.objective, setup.optimizer),
+                "model": GatheredModelState(setup.objective),
+                "optimizer": GatheredOptimizerState(setup.objective, setup.optimizer),
             }
         ramp = "" if setup.depth_ramp.stages else f' or a ramp of depth (--depth-ramp "{DEPTH_RAMP}")'
         advice = f"try a higher --learning-rate, more --steps{ramp}, in another --out"
-        self.plateau = Plateau(setup.corpus.unigram_loss, config.steps, advice)
+        self.plateau = PlateauDetector(setup.corpus.unigram_loss, config.steps, advice)
         self.batch_queue = Prefetcher(self._make_batches, config.workers)
         self.graphs = self._new_graphs()
         self.best_loss = math.inf
@@ -175,7 +175,7 @@ class PretrainingTrainer(Trainer[MicroBatch]):
     def micro_batches(self, step: int) -> list[MicroBatch]:
         setup = self.setup
         if setup.strategies.unfreeze_steps:
-            setup.albert.encoder.weight_at = weight_at(setup.strategies, setup.albert.encoder.depths_of, step)
+            setup.albert.encoder.weight_at = weight_hook(setup.strategies, setup.albert.encoder.depths_of, step)
             unfreeze(setup.optimizer, step)
         batches = self.batch_queue(step)
         counts = [own.to(self.device, non_blocking=True) for _, own in batches]
@@ -201,7 +201,7 @@ class PretrainingTrainer(Trainer[MicroBatch]):
         return GRAPH_MEMORY_FACTOR * torch.cuda.max_memory_allocated(self.device) < memory
 
     def attenuate(self) -> Callable[[float], float] | None:
-        return attenuation(self.setup.strategies, self.setup.albert.parameters())
+        return gradient_attenuator(self.setup.strategies, self.setup.albert.parameters())
 
     def reduce_memory(self) -> bool:
         self.batch_queue.clear()
@@ -237,7 +237,7 @@ class PretrainingTrainer(Trainer[MicroBatch]):
             flops = flops_per_token(self.setup.model_config, int(depth), length, self.config.mask_rate)
             available = step.seconds * peak * self.ranks.world_size
             figures["flop_utilisation"] = flops * figures["tokens"] / available
-        if advice := self.plateau.notice(figures["mlm_loss"]):
+        if advice := self.plateau.update(figures["mlm_loss"]):
             self.say(advice)
         return figures
 
@@ -248,8 +248,8 @@ class PretrainingTrainer(Trainer[MicroBatch]):
             return
         stack_layers(setup.albert, setup.optimizer, before, after)
         self.graphs = self.graphs and self.graphs.emptied()  # those of fewer passes are never replayed again
-        self.guard.expect_jump()
-        self.plateau.start_anew()
+        self.guard.reset_mean()
+        self.plateau.reset()
         if setup.average is not None:
             setup.average.restart()
         self.say(f"step {done}: from {before} to {after} passes")

@@ -27,10 +27,10 @@ from litebert.tokenizer import Tokenizer
 from litebert.train.averaging import Average, MasterWeights
 from litebert.train.distributed import check_parallel, distribute
 from litebert.train.optimizers import OPTIMIZERS, Schedule, scaled_rate, schedule
+from litebert.train.options import Strategies
 from litebert.train.ramps import Ramp
 from litebert.train.ranks import Ranks
-from litebert.train.settings import Strategies
-from litebert.train.strategies import fitted, project, tune, weight_at
+from litebert.train.strategies import parameter_options, project, strategies_for_model, weight_hook
 from litebert.trainers.initial_model import load_trainable
 from litebert.trainers.pretrain_config import DEPTH_RAMP, PretrainConfig
 
@@ -165,7 +165,7 @@ def prepare_pretraining(config: PretrainConfig, ranks: Ranks, device: torch.devi
     optimizer = build_optimizer(config, albert, strategies)
     if precision == "bf16-pure":
         optimizer = MasterWeights(optimizer)
-    albert.encoder.weight_at = weight_at(strategies, albert.encoder.depths_of)
+    albert.encoder.weight_at = weight_hook(strategies, albert.encoder.depths_of)
     enable_fp8(albert.encoder.train(), precision == "fp8")
     scaled = scaled_rate(LEARNING_RATES[config.optimizer], config.batch_size)
     peak_rate = scaled if config.learning_rate is None else config.learning_rate
@@ -238,13 +238,16 @@ def fitted_strategies(config: PretrainConfig, model_config: AlbertConfig) -> Str
             "bounds=view shows every pass of a shared layer another weight, which no saved ALBERT can express; "
             "use --bounds project, or --sharing none"
         )
-    return fitted(strategies, model_config.num_hidden_layers, model_config.initializer_range)
+    return strategies_for_model(strategies, model_config.num_hidden_layers, model_config.initializer_range)
 
 
 def build_optimizer(config: PretrainConfig, albert: Albert, strategies: Strategies) -> torch.optim.Optimizer:
     depths = {f"encoder.{name}": users for name, users in albert.encoder.depths_of().items()}
     optimizer = OPTIMIZERS[config.optimizer](
-        albert, weight_decay=config.weight_decay, betas=(0.9, 0.98), tuning=tune(strategies, albert, depths)
+        albert,
+        weight_decay=config.weight_decay,
+        betas=(0.9, 0.98),
+        parameter_options=parameter_options(strategies, albert, depths),
     )
     optimizer.register_step_post_hook(project)
     return optimizer

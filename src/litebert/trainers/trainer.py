@@ -21,12 +21,12 @@ from litebert.run_folder import write_run
 from litebert.train.averaging import Average
 from litebert.train.checkpointing import Checkpoints, Stateful
 from litebert.train.cuda_graphs import StepGraphs
-from litebert.train.guard import Guard
+from litebert.train.guard import StepGuard
 from litebert.train.log import RunLog
 from litebert.train.loop import Step, train
 from litebert.train.optimizers import Schedule
 from litebert.train.ranks import SINGLE_PROCESS, Ranks
-from litebert.train.save_schedule import SaveEvery
+from litebert.train.save_schedule import SaveSchedule
 from litebert.train.signals import stop_on_signal
 
 AnyBatch = TypeVar("AnyBatch")
@@ -74,19 +74,19 @@ class Trainer(ABC, Generic[AnyBatch]):
         steps: int,
         device: torch.device,
         settings: Mapping[str, Any],
-        save_schedule: SaveEvery,
+        save_schedule: SaveSchedule,
         average: Average | None = None,
         max_loss_jump: float = math.inf,
         ranks: Ranks = SINGLE_PROCESS,
     ) -> None:
-        """`settings` must be the same when the run is resumed. `max_loss_jump`: see `Guard`."""
+        """`settings` must be the same when the run is resumed. `max_loss_jump`: see `StepGuard`."""
         self.config, self.console, self.device, self.ranks = config, console, device, ranks
         self.model, self.optimizer, self.schedule, self.steps = model, optimizer, schedule, steps
         self.settings, self.save_schedule = settings, save_schedule
         self.stateful: dict[str, Stateful] = {"model": model, "optimizer": optimizer}
         if average is not None:
             self.stateful["average"] = average
-        self.guard = Guard(self.stateful, spike=max_loss_jump)
+        self.guard = StepGuard(self.stateful, max_loss_jump=max_loss_jump)
         self.is_main = ranks.rank == 0
         self.splits = 1
         """Micro-batches per step and rank; doubled when memory runs out."""
@@ -190,7 +190,7 @@ class Trainer(ABC, Generic[AnyBatch]):
                 "--out"
             )
         if start:
-            self.guard.restore(self.checkpoints.state["guard"])
+            self.guard.load_state(self.checkpoints.state["guard"])
             self.load_state(self.checkpoints.state)
         return start
 
@@ -207,10 +207,10 @@ class Trainer(ABC, Generic[AnyBatch]):
             clip_norm=self.clip_norm,
             hooks=[self.after_step],
             guard=self.guard,
-            on_trouble=self.say,
-            on_full_memory=self.reduce_memory,
+            on_skipped_step=self.say,
+            on_out_of_memory=self.reduce_memory,
             attenuate=self.attenuate(),
-            meanwhile=self.prefetch,
+            prefetch=self.prefetch,
             ranks=self.ranks,
         )
 

@@ -25,7 +25,7 @@ from litebert.loading import load
 from litebert.measure.timing import Timing, time_round_robin
 from litebert.model import Albert, AlbertConfig, preset
 from litebert.studies.benchmark.config import BenchmarkConfig
-from litebert.train.settings import Precision
+from litebert.train.options import Precision
 
 OURS = "litebert"
 PEER = "transformers"

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from litebert.checks import check_counts_and_seed
 from litebert.errors import ConfigError
 from litebert.studies.reproduce.variants import TABLES, TableName
-from litebert.train.settings import OptimizerName, Precision
+from litebert.train.options import OptimizerName, Precision
 
 
 @dataclass(frozen=True, kw_only=True)
