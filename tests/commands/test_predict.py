@@ -118,7 +118,7 @@ def test_eight_bits_are_refused_where_there_are_none(
     (tmp_path / "in.txt").write_text("rain\n")
     given = ("--model", flow.classifier, "--input", tmp_path / "in.txt", "--device", "cpu", "--precision", "fp8")
     assert litebert("predict", *given) == 2
-    assert "precision=fp8 needs an NVIDIA GPU that computes with eight bits" in capsys.readouterr().err
+    assert "precision=fp8 needs an NVIDIA GPU that computes in fp8" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("labelled", [True, False], ids=["labelled", "not labelled"])

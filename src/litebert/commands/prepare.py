@@ -123,7 +123,6 @@ def _prepare(config: Config, console: Console) -> ShardIndex:
         raise ConfigError("--input names no files; give at least one text file")
     if config.tokenizer is None:
         raise ConfigError("--tokenizer is missing; make one with: litebert tokenizer --input FILES --out tok")
-    excluded = config.exclude
     corpus = CorpusConfig(
         files=tuple(find_files(config.input)),
         text_column=config.text_column,
@@ -134,7 +133,7 @@ def _prepare(config: Config, console: Console) -> ShardIndex:
         dictionary=read_dictionary(config.dictionary),
         chinese_script=config.chinese_script,
         scrub=config.scrub,
-        excluded=None if excluded is None else read_excluded(excluded, config.text_column, config.encoding, console),
+        excluded=read_excluded(config.exclude, config.text_column, config.encoding, console),
         held_out=config.held_out,
         part=parse_part(config.part),
         shard_tokens=config.shard_tokens,

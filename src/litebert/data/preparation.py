@@ -54,8 +54,12 @@ def _executor(engine: str, workers: int | None, size: int) -> Callable[[Any], An
     return executors.in_process if workers == 1 else partial(executors.process_pool, workers=workers)
 
 
-def read_excluded(paths: Sequence[Path], text_column: str, encoding: str, console: Console) -> ExcludedNgrams:
+def read_excluded(
+    paths: Sequence[Path] | None, text_column: str, encoding: str, console: Console
+) -> ExcludedNgrams | None:
     """Texts, such as test sets, whose n-grams are removed from the corpus."""
+    if paths is None:
+        return None
     if not paths:
         raise ConfigError("--exclude names no file; give some, or leave it out")
     reading = ReadOptions(text_column=text_column, encoding=encoding)
