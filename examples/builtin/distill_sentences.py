@@ -141,6 +141,14 @@ def correlations(model: Model, head: nn.Linear, file: Path | None) -> str:
     return "Spearman " + " ".join(f"{value:.4f}" for value in found)
 
 
+def head_of(model: Model, dimensions: int) -> nn.Linear:
+    """A new map, or that of a model of an earlier run, which goes on with the targets.safetensors of that run."""
+    head, made = nn.Linear(model.config.hidden_size, dimensions), model.after
+    if made is not None and made.of_length_one and made.weight.shape == head.weight.shape:
+        head.load_state_dict({"weight": torch.from_numpy(made.weight), "bias": torch.from_numpy(made.bias)})
+    return head
+
+
 def map_of(head: nn.Linear) -> SentenceMap:
     weight, bias = (one.detach().float().cpu().numpy() for one in (head.weight, head.bias))
     return SentenceMap(weight, bias, of_length_one=True)
@@ -152,7 +160,7 @@ def save(model: Model, head: nn.Linear, out: Path) -> None:
     with torch.random.fork_rng([]):
         albert = Albert(config, {})
     albert.encoder.load_state_dict(model.encoder.state_dict())
-    Model(albert, model.tokenizer, None, 512, after=map_of(head)).save(out / "model", half=True)
+    Model(albert, model.tokenizer, after=map_of(head)).save(out / "model", half=True)
 
 
 def main() -> None:
@@ -183,10 +191,10 @@ def main() -> None:
     device = pick_device("auto")
     own, theirs = (Tokens.joined([part[which] for part in parts], device) for which in (0, 1))
     targets = teach(options.teacher, theirs, options.dimensions, options.out / "targets.safetensors")
+    torch.manual_seed(options.seed)
+    head = head_of(model, options.dimensions).to(device)
     model = Model(model.to(device).albert.with_heads({}), model.tokenizer, None, options.max_length)
     model.encoder.requires_grad_(True)
-    torch.manual_seed(options.seed)
-    head = nn.Linear(model.config.hidden_size, options.dimensions).to(device)
     learn(model, head, own, targets, options)
 
 
