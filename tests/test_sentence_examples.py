@@ -12,7 +12,7 @@ import torch
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 import litebert
-from litebert.predict import Model
+from litebert.inference import Model
 from tests.conftest import PROSE
 from tests.test_examples import run, sts_of
 

@@ -25,18 +25,19 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.stats import spearmanr
-from sentence_teachers import Teacher, Tokens, check_vocabularies, teach, tokenise
+from sentence_teachers import Teacher, Tokens, check_vocabularies, targets_of, tokenise
 from torch import Tensor, nn
 
 import litebert
 from litebert.builtin import DEFAULT, folder_of
+from litebert.device import pick_device
+from litebert.inference import Model
 from litebert.model import Albert, Encoder
-from litebert.model.attention import Packed
-from litebert.model.sentences import SentenceMap
-from litebert.predict import Model
+from litebert.model.backends.base import Passes
+from litebert.model.layout import Packed
+from litebert.model.sentence_head import SentenceMap
 from litebert.tasks import Similarity
 from litebert.train.optimizers import adamw
-from litebert.train.runtime import pick_device
 
 DEPTHS = {3: 0.3, 6: 1.0, 12: 1.0}
 """Numbers of passes after which vectors are learned, and the weight of each in the loss."""
@@ -51,13 +52,15 @@ WARMUP_STEPS, CONSTANT = 300, 0.3
 def means_after(encoder: Encoder, ids: Tensor, lengths: Tensor, depths: Sequence[int], longest: int) -> list[Tensor]:
     """Means of the states after these numbers of passes, (B, H) each: passes of one shared layer are all alike."""
     layout = Packed.of(lengths, longest, len(ids))
-    found, hidden, done = [], encoder.packed(ids, lengths, depth=depths[0], longest=longest), depths[0]
+    bias = encoder.attention_bias(layout.length)
+    means, hidden, done = [], encoder.packed(ids, lengths, depth=depths[0], longest=longest), depths[0]
     for depth in depths:
         if depth > done:
-            hidden, done = encoder._run(hidden, layout, depth - done, None), depth
+            passes = Passes(0, depth - done, depth - done)
+            hidden, done = encoder.backend(encoder, hidden, layout, passes, bias, None), depth
         total = hidden.new_zeros(len(lengths), hidden.shape[1], dtype=torch.float32)
-        found.append(total.index_add(0, layout.sequence, hidden.float()) / lengths[:, None])
-    return found
+        means.append(total.index_add(0, layout.sequence, hidden.float()) / lengths[:, None])
+    return means
 
 
 def loss_of(vectors: Tensor, targets: Tensor, gram: float) -> tuple[Tensor, Tensor]:  # (B, D) twice
@@ -78,11 +81,11 @@ def loss_of(vectors: Tensor, targets: Tensor, gram: float) -> tuple[Tensor, Tens
 def learn(model: Model, head: nn.Linear, tokens: Tokens, targets: Tensor, options: argparse.Namespace) -> None:
     device, random, starts = model.device, np.random.default_rng(options.seed), tokens.starts
     optimizer = adamw(nn.ModuleList([model.encoder, head]), weight_decay=0.01, betas=(0.9, 0.98))
-    began, shown, step, seen = time.perf_counter(), 0.0, 0, 0
-    loss, cosines = torch.zeros(()), Shown()
-    seconds = options.seconds - (began - options.began)
+    start_time, shown, step, seen = time.perf_counter(), 0.0, 0, 0
+    loss, cosines = torch.zeros(()), Printed()
+    seconds = options.seconds - (start_time - options.start_time)
     for rows in shuffled(len(targets), options.batch_size, options.seed):
-        used = time.perf_counter() - began
+        used = time.perf_counter() - start_time
         share = max(used / seconds, step / options.steps)
         if share >= 1 or used - shown >= options.every:
             shown = used
@@ -103,20 +106,20 @@ def learn(model: Model, head: nn.Linear, tokens: Tokens, targets: Tensor, option
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             means = means_after(model.encoder, ids, lengths, list(weights), options.max_length)
         results = [loss_of(head(mean), goal, options.gram) for mean in means]
-        losses, cosines = torch.stack([one for one, _ in results]), Shown([one for _, one in results])
+        losses, cosines = torch.stack([loss for loss, _ in results]), Printed([cosine for _, cosine in results])
         loss = (losses * losses.new_tensor(list(weights.values()))).sum() / sum(weights.values())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_([one for group in optimizer.param_groups for one in group["params"]], 1.0)
+        torch.nn.utils.clip_grad_norm_([weight for group in optimizer.param_groups for weight in group["params"]], 1.0)
         optimizer.step()
         step, seen = step + 1, seen + len(ids)
 
 
-class Shown(list[Tensor]):
+class Printed(list[Tensor]):
     """Numbers that are read from the device only when they are printed."""
 
     def __str__(self) -> str:
-        return " ".join(f"{one.item():.4f}" for one in self)
+        return " ".join(f"{value.item():.4f}" for value in self)
 
 
 def shuffled(count: int, size: int, seed: int) -> Iterator[Tensor]:
@@ -130,27 +133,27 @@ def correlations(model: Model, head: nn.Linear, file: Path | None) -> str:
     """Spearman's, between cosines and people's scores, after each number of passes."""
     if file is None:
         return ""
-    pairs, found = Similarity.read(file), []
-    reader = Model(model.albert, model.tokenizer, None, model.max_length, after=map_of(head))
+    pairs, scores = Similarity.read(file), []
+    reader = Model(model.albert, model.tokenizer, None, model.max_length, sentence_map=map_of(head))
     reader.bf16 = model.device.type == "cuda"
     for depth in DEPTHS:
         reader.passes = depth
         vectors = reader.embed([text for pair in pairs for text in pair.texts])
-        found.append(spearmanr((vectors[::2] * vectors[1::2]).sum(1), [pair.label for pair in pairs])[0])
+        scores.append(spearmanr((vectors[::2] * vectors[1::2]).sum(1), [pair.label for pair in pairs])[0])
     model.encoder.depth = None
-    return "Spearman " + " ".join(f"{value:.4f}" for value in found)
+    return "Spearman " + " ".join(f"{value:.4f}" for value in scores)
 
 
 def head_of(model: Model, dimensions: int) -> nn.Linear:
     """A new map, or that of a model of an earlier run, which goes on with the targets.safetensors of that run."""
-    head, made = nn.Linear(model.config.hidden_size, dimensions), model.after
+    head, made = nn.Linear(model.config.hidden_size, dimensions), model.sentence_map
     if made is not None and made.of_length_one and made.weight.shape == head.weight.shape:
         head.load_state_dict({"weight": torch.from_numpy(made.weight), "bias": torch.from_numpy(made.bias)})
     return head
 
 
 def map_of(head: nn.Linear) -> SentenceMap:
-    weight, bias = (one.detach().float().cpu().numpy() for one in (head.weight, head.bias))
+    weight, bias = (value.detach().float().cpu().numpy() for value in (head.weight, head.bias))
     return SentenceMap(weight, bias, of_length_one=True)
 
 
@@ -160,7 +163,7 @@ def save(model: Model, head: nn.Linear, out: Path) -> None:
     with torch.random.fork_rng([]):
         albert = Albert(config, {})
     albert.encoder.load_state_dict(model.encoder.state_dict())
-    Model(albert, model.tokenizer, after=map_of(head)).save(out / "model", half=True)
+    Model(albert, model.tokenizer, sentence_map=map_of(head)).save(out / "model", half=True)
 
 
 def main() -> None:
@@ -180,7 +183,7 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=60.0, help="seconds between looks at --pairs and checkpoints")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tokens-only", action="store_true")
-    options = parser.parse_args(namespace=argparse.Namespace(began=time.perf_counter()))
+    options = parser.parse_args(namespace=argparse.Namespace(start_time=time.perf_counter()))
     model = litebert.load(options.model)
     folders = [folder_of(options.model), options.teacher[0].folder]
     check_vocabularies(options.teacher)
@@ -190,7 +193,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     device = pick_device("auto")
     own, theirs = (Tokens.joined([part[which] for part in parts], device) for which in (0, 1))
-    targets = teach(options.teacher, theirs, options.dimensions, options.out / "targets.safetensors")
+    targets = targets_of(options.teacher, theirs, options.dimensions, options.out / "targets.safetensors")
     torch.manual_seed(options.seed)
     head = head_of(model, options.dimensions).to(device)
     model = Model(model.to(device).albert.with_heads({}), model.tokenizer, None, options.max_length)

@@ -4,8 +4,8 @@
       --teacher minilm,mean,1 --sets dev
 
 Spearman on STS-B, STS12 to STS16 (all pairs of a year together) and SICK, of cosines and scores; accuracy of a logistic
-regression on unit vectors for the demo's messages (240 to learn from, 120 asked) and BANKING77 with 10 examples of each
-class. `--sets dev` is for choosing and asks STS-B's development pairs alone; the others are asked once, at the end.
+regression on unit vectors for the demo's messages (240 for training, 120 for testing) and BANKING77 with 10 examples
+of each class. `--sets dev` scores STS-B's development pairs alone; the other sets are for the end of a study.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from sentence_teachers import Teacher, Tokens
 from sklearn.linear_model import LogisticRegression
 
 import litebert
-from litebert.model.sentences import unit
-from litebert.recipes._demo_data import split_tickets
-from litebert.recipes.demo import Config as Demo
+from litebert.device import pick_device
+from litebert.model.sentence_head import unit
+from litebert.studies.demo.data import split_tickets
 from litebert.tasks import Similarity
-from litebert.train.runtime import pick_device
 
 Embed = Callable[[Sequence[str]], np.ndarray]
 Pairs = list[tuple[str, str, float]]
@@ -44,7 +43,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON")
     options = parser.parse_args()
     results: dict[str, dict[str, float]] = {}
-    for name, embed in [*readers(options.models), *teachers(options.teacher)]:
+    for name, embed in [*students(options.models), *teachers(options.teacher)]:
         for size in [None, *options.dimensions]:
             cut = embed if size is None else lambda texts, embed=embed, size=size: embed(texts)[:, :size]
             label = name if size is None else f"{name}, {size} dimensions"
@@ -54,8 +53,8 @@ def main() -> None:
         options.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
-def readers(names: Sequence[str]) -> list[tuple[str, Embed]]:
-    found: list[tuple[str, Embed]] = []
+def students(names: Sequence[str]) -> list[tuple[str, Embed]]:
+    embedders: list[tuple[str, Embed]] = []
     for name in names:
         folder, _, passes = name.partition("@")
         model = litebert.load(folder).to(pick_device("auto"))
@@ -65,50 +64,51 @@ def readers(names: Sequence[str]) -> list[tuple[str, Embed]]:
                 model.passes = count
                 return unit(model.embed(texts))
 
-            found.append((f"{Path(folder).name}, {count} passes", embed))
-    return found
+            embedders.append((f"{Path(folder).name}, {count} passes", embed))
+    return embedders
 
 
-def teachers(some: Sequence[Teacher]) -> list[tuple[str, Embed]]:
+def teachers(chosen: Sequence[Teacher]) -> list[tuple[str, Embed]]:
     def embed_of(teacher: Teacher) -> Embed:
         device = pick_device("auto")
-        model, tokenizer = teacher.model().to(device).eval(), teacher.tokenizer()
+        model, tokenizer = teacher.model(device), teacher.tokenizer()
         tokenizer.enable_truncation(256)
 
         def embed(texts: Sequence[str]) -> np.ndarray:
-            ids = [one.ids for one in tokenizer.encode_batch(list(texts))]
-            flat = torch.tensor([number for one in ids for number in one], device=device)
-            tokens, found = Tokens(flat, torch.tensor([len(one) for one in ids])), torch.empty(len(ids), 384)
+            ids = [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
+            flat = torch.tensor([number for row in ids for number in row], device=device)
+            tokens = Tokens(flat, torch.tensor([len(row) for row in ids]))
+            vectors = torch.empty(len(ids), model.config.hidden_size)
             starts = tokens.starts
             with torch.inference_mode():
                 for rows in tokens.lengths.argsort().split(64):
-                    found[rows] = teacher.vectors(model, *tokens.padded(starts, rows)).cpu()
-            return found.numpy()
+                    vectors[rows] = teacher.vectors(model, *tokens.padded(starts, rows)).cpu()
+            return vectors.numpy()
 
         return embed
 
-    return [(teacher.folder.name, embed_of(teacher)) for teacher in some]
+    return [(teacher.folder.name, embed_of(teacher)) for teacher in chosen]
 
 
 def measure(embed: Embed, tasks: Path, sets: str) -> dict[str, float]:
-    found = {"STS-B dev": correlation(embed, sts_b(tasks / "glue/STS-B/dev.tsv"))}
+    scores = {"STS-B dev": correlation(embed, sts_b(tasks / "glue/STS-B/dev.tsv"))}
     if sets == "dev":
-        return found
-    found["STS-B test"] = correlation(embed, sts_b(tasks / "glue/STS-B/sts-test.tsv"))
+        return scores
+    scores["STS-B test"] = correlation(embed, sts_b(tasks / "glue/STS-B/sts-test.tsv"))
     years = [f"STS{year}" for year in range(12, 17)]
     for year in years:
         files = sorted((tasks / f"similar/semeval-sts/20{year[3:]}").glob("*.test.tsv"))
-        found[year] = correlation(embed, [pair for file in files for pair in scored(file)])
-    found["SICK"] = correlation(embed, sick(tasks / "similar/sick2014/SICK_test_annotated.txt"))
-    found["STS12-16, SICK"] = float(np.mean([found[name] for name in (*years, "SICK")]))
+        scores[year] = correlation(embed, [pair for file in files for pair in scored(file)])
+    scores["SICK"] = correlation(embed, sick(tasks / "similar/sick2014/SICK_test_annotated.txt"))
+    scores["STS12-16, SICK"] = float(np.mean([scores[name] for name in (*years, "SICK")]))
     with tempfile.TemporaryDirectory() as folder:
-        parts = split_tickets(Path(folder), "en", Demo().seed)
-        messages = [[(row["text"], row["label"]) for row in csv.DictReader(part.open())] for part in parts]
-    found["messages"] = accuracy(embed, *messages, strength=1)
-    shots = [lines(tasks / f"intents/fixed_BANKING77/{part}") for part in ("train_10", "test")]
+        parts = split_tickets(Path(folder), "en", seed=0)
+        train, test = ([(row["text"], row["label"]) for row in csv.DictReader(part.open())] for part in parts)
+    scores["messages"] = accuracy(embed, train, test, strength=1)
+    train, test = (lines(tasks / f"intents/fixed_BANKING77/{part}") for part in ("train_10", "test"))
     for strength in (1, 10):
-        found[f"BANKING77, C={strength}"] = accuracy(embed, *shots, strength=strength)
-    return found
+        scores[f"BANKING77, C={strength}"] = accuracy(embed, train, test, strength=strength)
+    return scores
 
 
 def correlation(embed: Embed, pairs: Pairs) -> float:
@@ -116,10 +116,10 @@ def correlation(embed: Embed, pairs: Pairs) -> float:
     return float(spearmanr((vectors[::2] * vectors[1::2]).sum(1), [score for *_, score in pairs])[0])
 
 
-def accuracy(embed: Embed, shown: list[tuple[str, str]], asked: list[tuple[str, str]], strength: float) -> float:
-    (first, labels), (second, wanted) = (zip(*some, strict=True) for some in (shown, asked))
-    model = LogisticRegression(C=strength, max_iter=2000).fit(unit(embed(first)), labels)
-    return float(model.score(unit(embed(second)), wanted))
+def accuracy(embed: Embed, train: list[tuple[str, str]], test: list[tuple[str, str]], strength: float) -> float:
+    (train_texts, train_labels), (test_texts, test_labels) = (zip(*part, strict=True) for part in (train, test))
+    classifier = LogisticRegression(C=strength, max_iter=2000).fit(unit(embed(train_texts)), train_labels)
+    return float(classifier.score(unit(embed(test_texts)), test_labels))
 
 
 def sts_b(file: Path) -> Pairs:
