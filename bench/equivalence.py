@@ -48,7 +48,7 @@ QUESTIONS = [
     "Rain",
     "It was the best of times, it was the worst of times, and nobody in the village remembered which was which.",
 ] * 3
-MODELS = {"litebert-base-en": (12, 6, 1), "litebert-sentences-en": (12, 4), "litebert-small-zh": (12, 3)}
+MODELS = {"litebert-base-en": (12, 6, 1), "litebert-sentences-en": (12, 6, 3), "litebert-small-zh": (12, 3)}
 
 
 def main() -> None:
