@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from argparse import Namespace
-from copy import deepcopy
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -277,9 +276,9 @@ def test_all_weights_learn_which_sentences_follow_each_other(model: Model, tmp_p
     assert nearer(taught) > 2 * nearer(model)
 
 
-def test_a_batch_pairs_sentences_with_the_next_of_their_document(model: Model, tmp_path: Path, scripts: Any) -> None:
+def test_a_batch_pairs_sentences_with_the_next_of_their_document(model: Model, tmp_path: Path, sentences: Any) -> None:
     shards = shards_of(model, tmp_path)
-    left, right = scripts[1].Pool.of(shards).pairs(50, np.random.default_rng(0))
+    left, right = sentences.Pool.of(shards).pairs(50, np.random.default_rng(0))
     assert (left[:, 1] == right[:, 0]).all()
     ids = np.concatenate(shards.training.ids)
     read = [[model.tokenizer.decode(ids[start:end].tolist()) for start, end in side.tolist()] for side in (left, right)]
@@ -288,32 +287,14 @@ def test_a_batch_pairs_sentences_with_the_next_of_their_document(model: Model, t
 
 
 @pytest.fixture
-def scripts(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
-    """The bench of sentence vectors, and what it learns them with."""
-    for folder in (EXAMPLES / "builtin", EXAMPLES.parent / "bench"):
-        monkeypatch.syspath_prepend(str(folder))
-    return import_module("sentence_vectors"), import_module("sentences")
+def sentences(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script that trains sentence vectors without labels."""
+    monkeypatch.syspath_prepend(str(EXAMPLES / "builtin"))
+    return import_module("sentences")
 
 
-def scaled(model: Model, factor: float, folder: Path) -> Path:
-    """The model with other words."""
-    other = deepcopy(model)
-    with torch.no_grad():
-        other.encoder.word_embeddings.weight.mul_(factor)
-    other.save(folder)
-    return folder
-
-
-def test_the_mean_of_models_has_the_mean_of_their_weights(model: Model, tmp_path: Path, scripts: Any) -> None:
-    words = model.encoder.word_embeddings.weight.detach()
-    some = [scaled(model, factor, tmp_path / str(factor)) for factor in (1.0, 2.0, 6.0)]
-    mean = scripts[0].mean_of(some)
-    torch.testing.assert_close(mean.encoder.word_embeddings.weight.detach(), 3 * words)
-    torch.testing.assert_close(mean.encoder.project.weight, model.encoder.project.weight)
-
-
-def test_vectors_are_made_the_way_that_the_pairs_like_best(model: Model, tmp_path: Path, scripts: Any) -> None:
-    sentences, pairs = scripts[1], Similarity.read(sts_of(tmp_path) / "train.tsv")
+def test_vectors_are_made_the_way_that_the_pairs_like_best(model: Model, tmp_path: Path, sentences: Any) -> None:
+    pairs = Similarity.read(sts_of(tmp_path) / "train.tsv")
     model.sentence_map = SentenceMap.plain(model.config.hidden_size)
     before = sentences.correlation(model, pairs)
     found = sentences.settled(model, SENTENCES, pairs)
@@ -321,22 +302,3 @@ def test_vectors_are_made_the_way_that_the_pairs_like_best(model: Model, tmp_pat
     assert found["1 mapped, own 0.0"] == pytest.approx(before, abs=0.03)
     assert found["train"] == max(found.values()) > before
     assert sentences.correlation(model, pairs) == pytest.approx(found["train"], abs=0.03)
-
-
-def test_means_of_arms_stand_among_them_in_order(model: Model, tmp_path: Path, scripts: Any) -> None:
-    bench, sentences = scripts
-    pairs = sts_of(tmp_path)
-    shards_of(model, tmp_path)
-    model.sentence_map = SentenceMap.plain(model.config.hidden_size)
-    for name, factor in (("one", 1.0), ("other", 2.0)):
-        scaled(model, factor, tmp_path / "arms" / name)
-    results = {
-        "arms": {"one": {"1 x": 2.0, "train": 2.0, "dev": 0.0}, "other": {"1 x": -2.0, "train": -2.0, "dev": 0.0}}
-    }
-    options = Namespace(out=tmp_path, data=tmp_path / "shards")
-    files = {part: pairs / f"{part}.tsv" for part in ("train", "dev")}
-    assert bench.with_means(options, files, ["one", "other"], results) == ["one", "mean of 2", "other"]
-    mean = litebert.load(tmp_path / "arms" / "mean of 2")
-    assert sentences.correlation(mean, Similarity.read(files["dev"])) == pytest.approx(
-        results["arms"]["mean of 2"]["dev"], abs=0.03
-    )

@@ -7,7 +7,7 @@ tokens dropped. The pairs come from the shards that the model was trained on. Th
 read after fewer passes: what is learned is faster too. How the vectors are made of it in the end (of which passes,
 whitened or not and how much) is decided by STS-B's training pairs, and the sentences of those pairs, or these and some
 of the shards, say how vectors vary; its development pairs are asked at the end, its test pairs never. Prints what it
-finds, and writes it to result.json in --out. `bench/sentence_vectors.py` tries several rates at once.
+finds, and writes it to result.json in --out.
 """
 
 from __future__ import annotations
