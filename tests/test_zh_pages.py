@@ -37,7 +37,7 @@ NOT_RUN = (
     # tests/commands/test_convert.py has these
     "convert albert_hub", "convert old_transformers", "convert lone_patient", "convert preset",
 )  # fmt: skip
-FOREIGN = ("python bench/", "torchrun", "opencc")
+FOREIGN = ("python bench/", "python examples/", "torchrun", "opencc")
 """Programs with flags of their own."""
 
 
