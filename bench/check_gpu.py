@@ -32,7 +32,7 @@ from litebert.model import Albert, preset
 from litebert.model.backends import AutoBackend, EagerBackend, FusedBackend
 from litebert.train.cuda_graphs import StepGraphs
 from litebert.train.log import read_metrics
-from litebert.trainers import finetuning as _finetuning
+from litebert.trainers import finetuning
 
 FACTOR = 3  # times the distance that two plain runs end apart is still noise
 NOTHING = 1e-6  # is no distance at all
@@ -100,10 +100,10 @@ def run(case: Case, options: argparse.Namespace, kind: type[StepGraphs]) -> Resu
 
     with (
         Path(os.devnull).open("w") as quiet,
-        mock.patch.object(_finetuning, "StepGraphs", make),
-        mock.patch.object(_finetuning, "CollapseDetector", return_value=None),  # else a run may begin again
+        mock.patch.object(finetuning, "StepGraphs", make),
+        mock.patch.object(finetuning, "CollapseDetector", return_value=None),  # else a run may begin again
     ):
-        _finetuning.finetune(config, Console(file=quiet))
+        finetuning.finetune(config, Console(file=quiet))
     found = read_metrics(options.out)
     milliseconds = statistics.median(found["seconds"].values) * 1e3
     replays = sum(graphs.replays for graphs in made)  # none are made without a GPU

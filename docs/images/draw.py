@@ -187,6 +187,7 @@ def pretraining_data() -> Drawing:
 
 LAYERS = (
     ("cli",),
+    ("command_help",),
     ("commands",),
     ("studies", "serve"),
     ("trainers",),
@@ -202,7 +203,8 @@ LAYERS = (
     ("errors",),
 )
 ABOUT = {
-    "cli": "flags", "commands": "one file per command", "serve": "HTTP, the page", "compress": "int8, students",
+    "cli": "flags", "command_help": "--help, --help-all",
+    "commands": "one file per command", "serve": "HTTP, the page", "compress": "int8, students",
     "studies": "reproduce, bench, demo", "trainers": "pretrain, finetune, …", "loading": "litebert.load",
     "fewshot": "litebert.adapt",
     "inference": "predictions", "search": "indexes", "interop": "other file formats", "meta": "episodes",

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 import litebert
 from litebert.cli import main
 from litebert.inference import Model
-from litebert.interop import verify as _verifying
+from litebert.interop import verify
 from litebert.interop.huggingface import Folder, named_tensors, save_folder
 from litebert.model import Albert, pretraining_heads
 from litebert.tasks import Mask, Tag
@@ -304,8 +304,8 @@ def test_what_differs_is_not_written(
 ) -> None:
     peer("transformers")
     model.save(tmp_path / "ours")
-    theirs = _verifying._run_transformers
-    monkeypatch.setattr(_verifying, "_run_transformers", lambda *given: theirs(*given) + 1e-3)
+    theirs = verify._run_transformers
+    monkeypatch.setattr(verify, "_run_transformers", lambda *given: theirs(*given) + 1e-3)
     assert "off by 1.0e-03" in complaint(capsys, tmp_path / "ours", tmp_path / "out", "--verify")
     assert not (tmp_path / "out").exists()
 
@@ -313,7 +313,7 @@ def test_what_differs_is_not_written(
 def test_verify_says_that_the_framework_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_verifying, "find_spec", lambda name: None)
+    monkeypatch.setattr(verify, "find_spec", lambda name: None)
     converted(TENSORFLOW / "google", tmp_path / "out", "--verify")
     assert "not verified: tensorflow is not installed here" in capsys.readouterr().out
 

@@ -24,8 +24,8 @@ from litebert.console import make_console
 from litebert.errors import CheckpointError, ConfigError, DataError
 from litebert.measure.intervals import Estimate
 from litebert.run_folder import INTERRUPTED
-from litebert.studies.reproduce import plan as _reproduce_plan
-from litebert.studies.reproduce import runner as _reproduce_run
+from litebert.studies.reproduce import plan as reproduce_plan
+from litebert.studies.reproduce import runner as reproduce_runner
 from litebert.studies.reproduce.evaluation import balanced_accuracy, draw_shots, probe_accuracy
 from litebert.studies.reproduce.paper import CLAIMS, PAPER_RESULTS, Claim
 from litebert.studies.reproduce.plan import parse_budget
@@ -88,7 +88,7 @@ def test_no_embedding_is_larger_than_the_hidden_size(hidden_size: int) -> None:
 
 
 def test_every_strategy_is_a_setting_of_pretrain(tmp_path: Path) -> None:
-    plan = _reproduce_plan.Plan(
+    plan = reproduce_plan.Plan(
         tmp_path, False, COMMON, {"steps": 10, "batch_size": 4, "length": 64}, 64, 64, (), 1, tmp_path, (), 5
     )
     for name, settings in STRATEGIES.items():
@@ -501,14 +501,14 @@ def test_a_killed_run_goes_on_with_the_cells_that_are_left(
 def test_a_cell_that_was_stopped_goes_on_from_its_checkpoint(
     flow: Flow, shards: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, real, resumed = tmp_path / "run", _reproduce_run.pretrain, []
+    out, real, resumed = tmp_path / "run", reproduce_runner.pretrain, []
 
     def interrupted(config: Any, *rest: Any, **named: Any) -> bool:
         resumed.append(config.resume)
         stop = [lambda step: os.kill(os.getpid(), signal.SIGINT) if step.done == 2 else None]
         return real(config, *rest, **named, hooks=stop if config.optimizer == "lamb" and not config.resume else [])
 
-    monkeypatch.setattr(_reproduce_run, "pretrain", interrupted)
+    monkeypatch.setattr(reproduce_runner, "pretrain", interrupted)
     assert start(flow, shards, out) == INTERRUPTED
     assert (out / "report.html").is_file()  # of what there is
     assert len(results_of(out)) < 3
@@ -533,11 +533,11 @@ def test_an_estimate_trains_no_cell(
 
 def test_deeper_cells_are_estimated_to_cost_more(flow: Flow, shards: Path, tmp_path: Path) -> None:
     config = reproduce.Config(out=tmp_path, data=shards, few_shot=flow.examples, shots=2, device="cpu", budget="1M")
-    plan = _reproduce_plan.make_plan(config, "cpu")
-    runner = _reproduce_run.VariantRunner(
-        plan, tmp_path, _reproduce_run.Process(0, 1, torch.device("cpu")), make_console()
+    plan = reproduce_plan.make_plan(config, "cpu")
+    runner = reproduce_runner.VariantRunner(
+        plan, tmp_path, reproduce_runner.Process(0, 1, torch.device("cpu")), make_console()
     )
-    cost = _reproduce_run.CostEstimate("", 1e9, 0.0)
+    cost = reproduce_runner.CostEstimate("", 1e9, 0.0)
     usual, deep, wide = (
         runner.seconds(ModelVariant.of(plan.common, **change), cost)
         for change in ({}, {"layers": 24}, {"hidden_size": 1536})
@@ -549,14 +549,14 @@ def test_deeper_cells_are_estimated_to_cost_more(flow: Flow, shards: Path, tmp_p
 def test_a_cell_that_fails_is_told_and_stops_no_other(
     flow: Flow, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = _reproduce_run.pretrain
+    whole = reproduce_runner.pretrain
 
     def fragile(config: Any, *rest: Any, **named: Any) -> bool:
         if config.optimizer == "lamb":
             raise ConfigError("out of memory with 1 sequences at once")
         return whole(config, *rest, **named)
 
-    monkeypatch.setattr(_reproduce_run, "pretrain", fragile)
+    monkeypatch.setattr(reproduce_runner, "pretrain", fragile)
     assert start(flow, shards, tmp_path / "run") == 0
     assert set(results_of(tmp_path / "run")) == {"common-seed-0", "optimizer-adamw-seed-0"}
     page = (tmp_path / "run" / "report.html").read_text()
@@ -606,8 +606,8 @@ def test_too_few_examples_for_a_handful_are_refused(flow: Flow, shards: Path, tm
 def test_without_data_it_is_a_demonstration_and_says_so(
     flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_reproduce_plan, "PROSE_BYTES", 60_000)
-    monkeypatch.setattr(_reproduce_plan, "VOCAB_SIZE", 500)
+    monkeypatch.setattr(reproduce_plan, "PROSE_BYTES", 60_000)
+    monkeypatch.setattr(reproduce_plan, "VOCAB_SIZE", 500)
     out = tmp_path / "run"
     flags = ("--few-shot", flow.examples, "--seeds", 1, *TINY)
     assert litebert("reproduce", "optimizer", "--out", out, *flags) == 0
@@ -634,5 +634,5 @@ def test_processes_share_the_cells_and_one_writes_the_report(
 def test_a_device_that_cells_share_is_told_of_as_it_is_slower_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
-    places = [_reproduce_run.Process(0, 6, torch.device("cuda", 0), beside).place for beside in (2, 6)]
+    places = [reproduce_runner.Process(0, 6, torch.device("cuda", 0), beside).place for beside in (2, 6)]
     assert places == ["a GPU", "a GPU that 3 cells share"]

@@ -17,10 +17,10 @@ from litebert.errors import CheckpointError
 from litebert.interop.crc32c import CHUNK_BYTES, POLYNOMIAL, crc32c, mask_checksum
 from litebert.interop.leveldb_table import (
     DamagedTableError,
-    _snappy_decompress,
     encode_table,
     encode_varint,
     read_table,
+    snappy_decompress,
 )
 from litebert.interop.tensor_bundle import OBJECT_GRAPH, TensorBundle, write_bundle
 from litebert.interop.weights import WEIGHT_LIMIT_BYTES
@@ -94,7 +94,7 @@ def test_a_real_packed_index_is_read(data: Path) -> None:
      (b"\x46\xf0\x45" + bytes(range(70)), bytes(range(70)))],
 )  # fmt: skip
 def test_snappy_is_unpacked(packed: bytes, plain: bytes) -> None:
-    assert _snappy_decompress(packed) == plain
+    assert snappy_decompress(packed) == plain
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_snappy_is_unpacked(packed: bytes, plain: bytes) -> None:
 )  # fmt: skip
 def test_snappy_that_lies_is_refused(packed: bytes) -> None:
     with pytest.raises(DamagedTableError):
-        _snappy_decompress(packed)
+        snappy_decompress(packed)
 
 
 # --- bundles ----------------------------------------------------------------------------------------------------------
@@ -239,11 +239,11 @@ def test_an_index_as_large_as_a_model_is_not_read(tmp_path: Path) -> None:
 
 def test_blocks_that_are_named_twice_are_refused(tmp_path: Path) -> None:
     """An index of a few bytes could else unpack one block a million times."""
-    from litebert.interop.leveldb_table import MAGIC, _append_block, _encode_block
+    from litebert.interop.leveldb_table import MAGIC, append_block, encode_block
 
     written = bytearray()
-    block = _append_block(written, _encode_block([(b"a", b"1")]))
-    index = _append_block(written, _encode_block([(b"a", block), (b"b", block)]))
+    block = append_block(written, encode_block([(b"a", b"1")]))
+    index = append_block(written, encode_block([(b"a", block), (b"b", block)]))
     path = tmp_path / "m.index"
     path.write_bytes(bytes(written) + (block + index).ljust(40, b"\0") + MAGIC)
     with pytest.raises(CheckpointError, match="does not fit where it should stand"):

@@ -23,7 +23,7 @@ from litebert.interop.formats import build_folder, load_folder, read_any
 from litebert.interop.google_names import SECOND_EMBEDDINGS, to_google, to_huggingface
 from litebert.interop.huggingface import Folder, named_tensors
 from litebert.interop.tensor_bundle import TensorBundle, write_bundle
-from litebert.interop.tensorflow import _fold_second_matrix, read_checkpoint, write_google
+from litebert.interop.tensorflow import fold_second_matrix, read_checkpoint, write_google
 from litebert.model import Albert, AlbertConfig, pretraining_heads
 from litebert.tasks import Answer, Classify, Mask, Regress, Tag
 from litebert.tokenizer import Tokenizer
@@ -505,4 +505,4 @@ def test_small_embeddings_wider_than_any_are_not_multiplied() -> None:
         SECOND_EMBEDDINGS: torch.empty(1 << 20, 16, device="meta"),
     }
     with pytest.raises(CheckpointError, match=r"1,073,741,824 numbers, over the limit"):
-        _fold_second_matrix(tensors, [], Path("model.ckpt.index"))
+        fold_second_matrix(tensors, [], Path("model.ckpt.index"))

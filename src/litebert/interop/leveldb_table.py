@@ -56,9 +56,9 @@ def encode_table(entries: Mapping[bytes, bytes]) -> bytes:
     """The bytes of a table."""
     written, places = bytearray(), {}
     for block in _split_blocks(sorted(entries.items())):
-        places[block[-1][0]] = _append_block(written, _encode_block(block))
-    nothing = _append_block(written, _encode_block([]))
-    index = _append_block(written, _encode_block(sorted(places.items())))
+        places[block[-1][0]] = append_block(written, encode_block(block))
+    nothing = append_block(written, encode_block([]))
+    index = append_block(written, encode_block(sorted(places.items())))
     return bytes(written) + (nothing + index).ljust(_FOOTER_BYTES - len(MAGIC), b"\0") + MAGIC
 
 
@@ -118,7 +118,7 @@ def _read_block(content: bytes, handle: bytes, after: int) -> tuple[bytes, int]:
     if packing not in (_UNCOMPRESSED, _SNAPPY):
         raise DamagedTableError(f"the block at {start:,} is packed in way {packing}, which is not known")
     block = content[start:end]
-    return (_snappy_decompress(block) if packing == _SNAPPY else block), end + _TRAILER_BYTES
+    return (snappy_decompress(block) if packing == _SNAPPY else block), end + _TRAILER_BYTES
 
 
 def _block_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -139,7 +139,7 @@ def _block_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         at += own + size
 
 
-def _snappy_decompress(packed: bytes) -> bytes:
+def snappy_decompress(packed: bytes) -> bytes:
     """Unpack what snappy packed: a row of literals and of repetitions of what came before."""
     size, at = decode_varint(packed, 0)
     if size > TABLE_LIMIT_BYTES:
@@ -182,7 +182,7 @@ def _split_blocks(entries: list[tuple[bytes, bytes]]) -> Iterator[list[tuple[byt
         yield block
 
 
-def _encode_block(entries: list[tuple[bytes, bytes]]) -> bytes:
+def encode_block(entries: list[tuple[bytes, bytes]]) -> bytes:
     written, restarts, before = bytearray(), [], b""
     for number, (key, value) in enumerate(entries):
         shared = 0
@@ -199,7 +199,7 @@ def _encode_block(entries: list[tuple[bytes, bytes]]) -> bytes:
     return bytes(written) + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
 
 
-def _append_block(written: bytearray, block: bytes) -> bytes:
+def append_block(written: bytearray, block: bytes) -> bytes:
     """Add a block to what is written; says where it stands."""
     handle = encode_varint(len(written)) + encode_varint(len(block))
     block += bytes([_UNCOMPRESSED])

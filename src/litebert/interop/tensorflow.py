@@ -94,7 +94,7 @@ def describe_checkpoint(
         )
     if theirs:
         kind += " of albert_zh's own kind"
-        rows = _fold_second_matrix(tensors, rows, path)
+        rows = fold_second_matrix(tensors, rows, path)
     size = settings["embedding_size"] = tensors[f"{_EMBEDDINGS}word_embeddings.weight"].shape[1]
     query = tensors.get(f"{_FIRST_LAYER}.attention.query.weight")
     if f"{PROJECTION}.weight" not in tensors and query is not None and query.shape == (size, size):
@@ -224,7 +224,7 @@ def _settings_from_preset(
             "hidden_act": ACTIVATIONS["gelu"], **sizes}  # fmt: skip
 
 
-def _fold_second_matrix(tensors: dict[str, Tensor], rows: list[TensorRecord], path: Path) -> list[TensorRecord]:
+def fold_second_matrix(tensors: dict[str, Tensor], rows: list[TensorRecord], path: Path) -> list[TensorRecord]:
     """Make one table of albert_zh's two. In double precision, so that the product is rounded once."""
     words, second = f"{_EMBEDDINGS}word_embeddings.weight", tensors.pop(SECOND_EMBEDDINGS)
     if second.dim() != 2 or tensors[words].shape[1] != second.shape[0]:
