@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from litebert.train.settings import OptimizerName
+from litebert.train.options import OptimizerName
 from torch import Tensor
 
 import litebert

@@ -49,7 +49,7 @@ from figure_parts import (
     titled,
 )
 from figure_trainings import TinyTraining, elastic_scores
-from litebert.train.settings import OptimizerName
+from litebert.train.options import OptimizerName
 from matplotlib import rc_context
 
 from litebert.data.masking import Masking, MaskUnit

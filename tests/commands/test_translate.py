@@ -177,7 +177,7 @@ def test_every_setting_of_the_decoder_reaches_the_model(
     def weights(name: str, *given: object, rate: float | None = None) -> torch.Tensor:
         with monkeypatch.context() as patch:
             if rate is not None:
-                patch.setattr(translate.Translate, "head_rate", rate)
+                patch.setattr(translate.Translate, "head_learning_rate_factor", rate)
             assert litebert(
                 "finetune", "--task", "translate", "--model", flow.pretrained, "--train", train, "--out",
                 tmp_path / name, "--epochs", 1, "--batch-size", 8, "--freeze-encoder", "--device", "cpu", *SMALL,

@@ -178,7 +178,7 @@ def test_what_no_graph_can_say_is_told_with_a_remedy(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.onnx, "export", refuse)
     with pytest.raises(ConfigError, match="torch cannot write this model as a graph: a reason; use --give vectors"):
         make_graph(module, LONGEST)
-    assert module.albert.encoder.backend == "auto"
+    assert module.albert.encoder.attention_implementation == "auto"
 
 
 # --- adapted models: the graph holds the examples --------------------------------------------------------------------

@@ -280,9 +280,9 @@ def test_attention_is_that_of_transformers(client: Any, folders: dict[str, Path]
 def test_an_int8_model_shows_its_attention_and_its_predictions_by_depth(
     start: Start, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    from litebert.compress.quantize import quantized
+    from litebert.compress.quantize import quantize_model
 
-    quantized(litebert.load(folders["classify"])).save(tmp_path / "small")
+    quantize_model(litebert.load(folders["classify"])).save(tmp_path / "small")
     server = start(served=Registry.load([str(tmp_path / "small"), str(folders["classify"])]))
     small, large = (
         server.post("/inside", json={"text": TEXTS[1], "model": name}).json() for name in ("small", "classify")

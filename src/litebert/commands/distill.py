@@ -114,6 +114,6 @@ def _print(config: Config, result: DistillationResult) -> None:
         known = next((one for one in result.exits if one[1] <= result.passes[-1] / speed), None)
         if known is not None:
             same = f"{known[2]:.1%} of the answers are those of all passes"
-            print(f"--speed {speed}: {known[1]:.1f} passes on the average, {same}")
+            print(f"--speed {speed}: {known[1]:.1f} passes on average, {same}")
     for passes_taken, score in result.early:
-        print(f"on the test {passes_taken:.1f} passes on the average, {result.metric} {score:.4f}")
+        print(f"on the test {passes_taken:.1f} passes on average, {result.metric} {score:.4f}")

@@ -25,7 +25,7 @@ from litebert.model import Albert
 
 Target = Literal["huggingface", "google", "keras", "sentence-transformers", "onnx"]
 MAX_VERIFY_ERROR = 1e-4
-"""Largest hidden_state_difference of hidden states from those of the source's framework; 1e-6 is usual."""
+"""Largest difference of hidden states from those of the source's framework; 1e-6 is usual."""
 NO_PLACE = "there is no place for it in what was written"
 OTHER_HEAD = "a head beside that of the model's task, which alone is kept"
 KNOWN_HEADS = ("predictions.", "sop_classifier.", "classifier.", "qa_outputs.")
@@ -40,7 +40,7 @@ class ConversionReport:
     rows: list[TensorRecord]
     remarks: list[str]
     off: float | None = None
-    """The largest hidden_state_difference of hidden states from what the source's framework computes."""
+    """The largest difference of hidden states from what the source's framework computes."""
 
 
 def convert_checkpoint(path: Path, out: Path, target: Target, verify: bool, console: Console) -> ConversionReport:

@@ -151,9 +151,7 @@ def _choose_reader(path: Path) -> Callable[[Path], Checkpoint]:
     if path.is_dir():
         return _read_keras
     if not path.is_file():
-        raise CheckpointError(
-            f"{path}: is not there, and without its index a checkpoint cannot be read; add_tensor it back"
-        )
+        raise CheckpointError(f"{path}: is not there, and without its index a checkpoint cannot be read; put it back")
     if is_table(path) or path.suffix == INDEX_SUFFIX:
         return read_checkpoint
     if _is_hdf5(path):

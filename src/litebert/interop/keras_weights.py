@@ -112,7 +112,7 @@ def _layer_locations(config: AlbertConfig, theirs: str, ours: str) -> Iterator[T
     heads = config.num_attention_heads, config.hidden_size // config.num_attention_heads  # (N, D)
     attention = f"{theirs}/_self_attention_layer"
     for part in _ATTENTION_INPUTS:
-        yield from _dense_locations(f"{attention}/{part}_dense_locations", f"{ours}.attention.{part}", hidden, heads)
+        yield from _dense_locations(f"{attention}/{part}_dense", f"{ours}.attention.{part}", hidden, heads)
     yield from _dense_locations(f"{attention}/output_dense", f"{ours}.attention.dense", heads, hidden)
     yield from _dense_locations(f"{theirs}/_feedforward_intermediate_dense", f"{ours}.ffn", hidden, wide)
     yield from _dense_locations(f"{theirs}/_feedforward_output_dense", f"{ours}.ffn_output", wide, hidden)

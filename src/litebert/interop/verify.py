@@ -30,7 +30,7 @@ _SHARED_LAYER_PARTS = ("attention/self", "attention/output/dense", "attention/ou
 
 
 def hidden_state_difference(source: Checkpoint) -> float | str:
-    """The largest hidden_state_difference at real tokens, or why there is none."""
+    """The largest difference at real tokens, or why there is none."""
     framework = source.framework
     if not framework:
         return "not verified: no library of today computes this kind of checkpoint"

@@ -382,10 +382,10 @@ def to_svg(figure: Any, title: str, **layout: Any) -> str:
     box = re.search(r'viewBox="([^"]+)"', drawing)
     assert box is not None
     width = round(float(box[1].split()[2]) * 96 / 72)
-    opening = f'<svg role="img" aria-label="{html.escape(title)}" viewBox="{box[1]}" style_axes="max-width: {width}px">'
+    opening = f'<svg role="img" aria-label="{html.escape(title)}" viewBox="{box[1]}" style="max-width: {width}px">'
     drawing = opening + drawing[drawing.index(">") + 1 :]
     drawing = re.sub(
-        r"<defs>\s*<style_axes.*?</defs>", "", drawing, count=1, flags=re.DOTALL
+        r"<defs>\s*<style.*?</defs>", "", drawing, count=1, flags=re.DOTALL
     )  # it would rule the whole page
     drawing = re.sub(r' id="(?![mp][0-9a-f]{10}")[^"]*"', "", drawing)  # a page may hold no name twice
     drawing = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", drawing)

@@ -23,7 +23,7 @@ PACKING_THRESHOLD = 0.9
 
 @dataclass(frozen=True)
 class Dense:
-    """B sequences of L columns each, T = B * L rows. The layout of export, CPUs and double backward."""
+    """B sequences of L columns each, T = B * L rows, padding included. Export, graphs and double backward need it."""
 
     batch: int
     length: int
@@ -46,7 +46,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Packed:
-    """Sequences laid end to end without padding. The layout of variable-length work on a GPU."""
+    """Sequences laid end to end without padding: less work where lengths differ."""
 
     starts: Tensor
     """(B + 1,) int32: where each sequence starts, and T. Variable-length kernels call this `cu_seqlens`."""

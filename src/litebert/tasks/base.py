@@ -1,6 +1,6 @@
 """The interface of a task: its records, features, head, loss, metrics and decoding.
 
-No other code knows which task runs. Shapes: B examples, S sequences, L columns, H hidden.
+Shapes: B examples, S sequences, L columns, H hidden.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ export const en = {
   translate_ask: "Translate",
   translate_text: "Text to translate",
   translate_empty: "The translation appears here.",
-  translate_sure: "The model gave each piece of this a probability of {share} on the average.",
+  translate_sure: "The model gave each piece of this a probability of {share} on average.",
   translate_unknown: "The model cannot read: {characters}",
   translate_said: "Translation: {text}",
   translate_none: "No translator is loaded yet",

@@ -60,7 +60,7 @@ QUERIES = (
 
 
 def run_chinese(config: DemoConfig, console: Console, began: float) -> Path | None:
-    """From hidden words to answers; the adapted classifier, or None when a stop was shown_model for."""
+    """From hidden words to answers; the adapted classifier, or None when a stop was asked for."""
     print_step(console, 1, STEPS, f"fill hidden words with {CHINESE}, which comes along")
     console.print(SCRIPT, highlight=False)
     fills = _fills()

@@ -16,7 +16,7 @@ import {
 } from "../widgets.js";
 
 function shown({ translation, log_likelihood, unknown }) {
-  const share = percent(Math.exp(log_likelihood)); // of a token, on the average
+  const share = percent(Math.exp(log_likelihood)); // of a token, on average
   return el(
     "div",
     { class: "card" },
