@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from litebert.train.options import OptimizerName
 from torch import Tensor
 
 import litebert
@@ -31,6 +30,7 @@ from litebert.tasks.pretraining import unigram_entropy
 from litebert.tokenizer import Tokenizer, train_unigram
 from litebert.train.loop import Step, train
 from litebert.train.optimizers import OPTIMIZERS, warmup_linear
+from litebert.train.options import OptimizerName
 
 POSITIVE_WORDS = ["lovely", "great", "warm", "kind", "bright", "clever", "funny", "gentle", "honest", "perfect"]
 NEGATIVE_WORDS = ["boring", "cold", "rude", "dull", "noisy", "slow", "ugly", "lazy", "bitter", "broken"]

@@ -49,11 +49,11 @@ from figure_parts import (
     titled,
 )
 from figure_trainings import TinyTraining, elastic_scores
-from litebert.train.options import OptimizerName
 from matplotlib import rc_context
 
 from litebert.data.masking import Masking, MaskUnit
 from litebert.inference.early_exit import measured_exits
+from litebert.train.options import OptimizerName
 
 EXAMPLE = "The old cartographer from Antananarivo sold us three maps of the harbour in June."
 EXAMPLE_SEED = 36  # with which each way hides something that can be seen
