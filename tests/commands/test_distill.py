@@ -182,7 +182,10 @@ def run_alone(*arguments: object) -> None:
         os._exit(litebert(*arguments))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGKILL, -signal.SIGKILL, marks=pytest.mark.slow)],
+)
 def test_a_run_that_was_ended_resumes_to_the_same_bits(
     number: int, code: int, flow: Flow, data: Path, tmp_path: Path
 ) -> None:

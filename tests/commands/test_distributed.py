@@ -86,6 +86,7 @@ def test_a_stopped_run_of_two_processes_goes_on(flow: Flow, tmp_path: Path, para
     assert losses[1] == losses[0]
 
 
+@pytest.mark.slow
 def test_a_lost_process_ends_the_run_with_a_checkpoint_to_go_on_from(flow: Flow, tmp_path: Path) -> None:
     """Nothing was saved before; what is saved when rank 1 is gone goes on as if it had never been."""
     flags = ("--steps", "300", "--save-every", "100000", "--validate-every", "300", "--average", "0.9")

@@ -614,6 +614,7 @@ def test_without_data_it_is_a_demonstration_and_says_so(
     assert "This is a demonstration" in (out / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_processes_share_the_cells_and_one_writes_the_report(
     flow: Flow, shards: Path, whole: Path, tmp_path: Path
 ) -> None:

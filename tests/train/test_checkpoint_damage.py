@@ -183,7 +183,9 @@ def kill_at(event: int) -> None:
     sys.addaudithook(hook)
 
 
-@pytest.mark.parametrize("again", [2, 1], ids=["a new step", "the same step"])
+@pytest.mark.parametrize(
+    "again", [pytest.param(2, id="a new step"), pytest.param(1, id="the same step", marks=pytest.mark.slow)]
+)
 def test_a_kill_at_every_moment_of_a_save_leaves_a_good_one(tmp_path: Path, again: int) -> None:
     killed = True
     for event in itertools.count(1):
