@@ -18,7 +18,7 @@ DASHED = (0, (4, 3))
 
 
 def panels(height: float, *widths: float, above: float = 0.0) -> tuple[Any, list[Any]]:
-    """Drawings side by side in the style_axes of litebert's reports; the first one `above` the others, so high."""
+    """Drawings side by side in the style of litebert's reports; the first one `above` the others, so high."""
     figure: Any = Figure(figsize=(7.6, height), layout="constrained")
     figure.get_layout_engine().set(wspace=0.08)
     heights = [above, height - above] if above else [height]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import litebert
-from litebert.cli import RECIPES, main, parse
+from litebert.cli import COMMANDS, main, parse
 from litebert.commands import prepare, pretrain
 from litebert.errors import ConfigError
 from litebert.inference import Model
@@ -64,7 +64,7 @@ def test_help_lists_every_command_of_the_contract(capsys: pytest.CaptureFixture[
     assert main(["--help"]) == 0
     listed = set(re.findall(r"[\w-]+", capsys.readouterr().out))
     assert set(CONTRACT) <= listed
-    assert set(RECIPES) == set(CONTRACT)
+    assert set(COMMANDS) == set(CONTRACT)
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"]])
@@ -123,7 +123,7 @@ def fields_of(command: str) -> list[str]:
     return [name.replace("_", "-") for name in names]
 
 
-@pytest.mark.parametrize(("command", "flag"), [(command, flag) for command in RECIPES for flag in fields_of(command)])
+@pytest.mark.parametrize(("command", "flag"), [(command, flag) for command in COMMANDS for flag in fields_of(command)])
 def test_every_flag_is_explained(
     command: str, flag: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,7 +136,7 @@ def test_every_flag_is_explained(
     assert len(explained[1].split()) >= 2
 
 
-@pytest.mark.parametrize("command", RECIPES)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_says_what_a_command_does_and_that_it_takes_a_file(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
-from litebert.cli import RECIPES, main, parse
+from litebert.cli import COMMANDS, main, parse
 from litebert.command_help import field_docs
 
 
@@ -61,7 +61,7 @@ def config_of(command: str) -> Any:
     return import_module(f"litebert.commands.{command.replace('-', '_')}").Config
 
 
-GROUPED = [command for command in RECIPES if hasattr(config_of(command), "ESSENTIAL")]
+GROUPED = [command for command in COMMANDS if hasattr(config_of(command), "ESSENTIAL")]
 
 
 def flags_in(text: str) -> list[str]:

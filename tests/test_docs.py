@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import litebert
-from litebert.cli import RECIPES, main
+from litebert.cli import COMMANDS, main
 from litebert.files import read_toml
 from litebert.inference import Model
 from litebert.tokenizer.pipelines import UNIGRAM_SPECIALS, WORDPIECE_SPECIALS
@@ -118,7 +118,7 @@ def test_samples_on_the_page_are_lines_of_the_files(samples: ModuleType, tmp_pat
 # --- all options ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", RECIPES)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_of_every_command_is_in_the_reference(command: str, reference: ModuleType) -> None:
     config = import_module(f"litebert.commands.{command.replace('-', '_')}").Config
     fields = dict(flags_of(config))
@@ -145,9 +145,9 @@ def flags_of(config: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
 
 def test_the_reference_has_a_table_for_each_command(reference: ModuleType) -> None:
     text = reference.markdown()
-    assert re.findall(r"^## ([\w-]+)$", text, flags=re.MULTILINE) == list(RECIPES)
+    assert re.findall(r"^## ([\w-]+)$", text, flags=re.MULTILINE) == list(COMMANDS)
     rows = [line for line in text.splitlines() if line.startswith("| `--")]
-    assert len(rows) == sum(len(reference.options_of(command)) for command in RECIPES)
+    assert len(rows) == sum(len(reference.options_of(command)) for command in COMMANDS)
     assert all(len(re.findall(r"(?<!\\)\|", row)) == 4 for row in rows), "a cell would be torn apart"
     assert "`--preset` one of `tiny`, `small`" in text
     assert "| `--data` `PATH` | must be given |" in text
@@ -279,7 +279,7 @@ def test_the_pages_load_nothing_from_elsewhere(built: Path) -> None:
 
 def test_the_built_pages_hold_what_is_generated(built: Path) -> None:
     reference = (built / "reference.html").read_text(encoding="utf-8")
-    assert all(f'id="{command}"' in reference for command in RECIPES)
+    assert all(f'id="{command}"' in reference for command in COMMANDS)
     assert "--gradient-checkpointing" in reference
     api = (built / "api.html").read_text(encoding="utf-8")
     assert all(f'id="litebert.{name}"' in api for name in ("load", "adapt", "Model", "Model.predict", "Model.encoder"))

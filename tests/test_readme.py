@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from litebert.cli import RECIPES, parse
+from litebert.cli import COMMANDS, parse
 from tests.conftest import REPOSITORY
 
 READMES = {name: (REPOSITORY / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh-CN.md")}
@@ -36,7 +36,7 @@ def commands(text: str) -> list[list[str]]:
         match = re.search(r"\blitebert (\S.*)", line.split("#")[0])
         if match and not line.startswith(("pip", "src")):
             words = shlex.split(re.sub(r"\[(--[\w-]+)\]", r"\1", match[1]))
-            if words[0] in RECIPES:
+            if words[0] in COMMANDS:
                 found.append(words)
     return found
 
@@ -65,7 +65,7 @@ def test_every_command_shown_has_these_flags(name: str) -> None:
 
 def test_the_readme_shows_every_command() -> None:
     for text in READMES.values():
-        assert {words[0] for words in commands(text)} == set(RECIPES)
+        assert {words[0] for words in commands(text)} == set(COMMANDS)
 
 
 def test_both_readmes_show_the_same_code_and_numbers() -> None:

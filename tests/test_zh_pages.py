@@ -20,7 +20,7 @@ import pytest
 
 import litebert
 from litebert import builtin
-from litebert.cli import RECIPES, main
+from litebert.cli import COMMANDS, main
 from litebert.model import AlbertConfig
 from litebert.tokenizer import Tokenizer
 from tests.conftest import REPOSITORY, peer
@@ -152,7 +152,7 @@ def test_the_clients_of_the_page_on_serving_are_answered() -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_flag_that_a_page_names_exists(name: str) -> None:
-    configs = (import_module(f"litebert.commands.{recipe.replace('-', '_')}").Config for recipe in RECIPES)
+    configs = (import_module(f"litebert.commands.{recipe.replace('-', '_')}").Config for recipe in COMMANDS)
     known = {field.name for config in configs for field in fields(config)} | {"config"}
     spans = [line for _, _, content in parts_of(PAGES[name]) for line in content.splitlines()]
     spans += re.findall(r"`([^`\n]+)`", FENCED.sub("", PAGES[name]))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from litebert.cli import RECIPES, main
+from litebert.cli import COMMANDS, main
 
 PAGE = "reference"
 PLACE = "<!-- the options of every command -->"
@@ -91,7 +91,7 @@ def _parts(usage: str) -> tuple[str, str]:
 
 def markdown() -> str:
     """The options of all commands as tables."""
-    return "\n".join(line for command in RECIPES for line in _section(command))
+    return "\n".join(line for command in COMMANDS for line in _section(command))
 
 
 def _section(command: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`litebert COMMAND ...`: find the recipe, turn its dataclass into flags, run it."""
+"""`litebert COMMAND ...`: find the command, turn its dataclass into flags, run it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from litebert.errors import ConfigError, LitebertError
 from litebert.files import read_toml
 from litebert.run_folder import INTERRUPTED
 
-RECIPES = (
+COMMANDS = (
     "demo",
     "models",
     "tokenizer",
@@ -74,10 +74,10 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def _run(name: str, flags: list[str]) -> int:
-    if name not in RECIPES:
-        raise ConfigError(f"{name!r} is not a command{_did_you_mean(name, RECIPES)}; `litebert --help` lists them")
-    recipe = import_module(f"litebert.commands.{name.replace('-', '_')}")
-    return int(recipe.run(parse(recipe.Config, name, flags, recipe.__doc__ or "")) or 0)
+    if name not in COMMANDS:
+        raise ConfigError(f"{name!r} is not a command{_did_you_mean(name, COMMANDS)}; `litebert --help` lists them")
+    module = import_module(f"litebert.commands.{name.replace('-', '_')}")
+    return int(module.run(parse(module.Config, name, flags, module.__doc__ or "")) or 0)
 
 
 def parse(config: type[Any], name: str, flags: Sequence[str], description: str = "") -> Any:
@@ -204,7 +204,7 @@ def _overview() -> str:
         "usage: litebert COMMAND [OPTIONS]",
         "",
     ]
-    for name in RECIPES:
+    for name in COMMANDS:
         summary = (import_module(f"litebert.commands.{name.replace('-', '_')}").__doc__ or "").splitlines()[0]
         lines.append(f"  {name:<12}{summary.rstrip('.')}")
     lines += [

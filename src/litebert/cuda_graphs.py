@@ -31,7 +31,8 @@ class RecordingCache(Generic[Recording]):
             return self.recordings[key]
         # the first time is never recorded: libraries make their plans then, which no graph may hold
         if key not in self._seen or self._is_full or len(self.recordings) == self.limit:
-            self._seen.add(key)
+            if not self._is_full:
+                self._seen.add(key)
             return None
         try:
             self.recordings[key] = record()

@@ -11,6 +11,7 @@ import lzma
 import os
 import sys
 import tempfile
+import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -121,9 +122,13 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+_UMASK_LOCK = threading.Lock()
+
+
 def _umask() -> int:
-    mask = os.umask(0)  # the only way to read it is to set it
-    os.umask(mask)
+    with _UMASK_LOCK:  # two threads at once could leave it at 0
+        mask = os.umask(0)  # the only way to read it is to set it
+        os.umask(mask)
     return mask
 
 

@@ -1,4 +1,4 @@
-"""What every recipe does: say where the results go, refuse to overwrite them, remember how they were made."""
+"""The folder of a run: where results go, what must not be overwritten, how they were made."""
 
 from __future__ import annotations
 

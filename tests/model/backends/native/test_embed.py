@@ -127,7 +127,7 @@ def test_wrong_sizes_are_refused_before_anything_is_read() -> None:
     with torch.inference_mode():
         with pytest.raises(DataError, match="a linear map of 32 inputs does not fit hidden_size=64"):
             encoder.backend.embed(encoder, ids, lengths, kinds, torch.nn.Linear(32, 8), None)
-        with pytest.raises(DataError, match="99 token weights do not fit vocab_size=100"):
+        with pytest.raises(DataError, match="99 token weights do not fit a vocabulary of 100"):
             encoder.backend.embed(encoder, ids, lengths, kinds, None, torch.ones(99))
         with pytest.raises(DataError, match="4 token_type_ids do not fit 5 input_ids"):
             encoder.backend.embed(encoder, ids, lengths, kinds[:4], None, None)

@@ -138,7 +138,7 @@ class NativeInt8Backend(Backend):
         packed = self._packed_weights(encoder)
         token_ids, token_type_ids = (ids.to(torch.int64).contiguous() for ids in (input_ids, token_type_ids))
         starts, max_length = _sequence_starts(lengths, len(token_ids))
-        _check_pooling(encoder.config, linear, token_weights)
+        _check_pooling(encoder.config, len(tables[0]), linear, token_weights)
         if len(token_type_ids) != len(token_ids):
             raise DataError(
                 f"{len(token_type_ids)} token_type_ids do not fit {len(token_ids)} input_ids; give one for each"
@@ -251,11 +251,13 @@ def _check_bounds(starts: Tensor, max_length: int, rows: Tensor | None, tokens: 
         raise DataError(f"wanted rows must lie between 0 and {tokens - 1}; there are {tokens} real tokens")
 
 
-def _check_pooling(config: AlbertConfig, linear: nn.Linear | None, token_weights: Tensor | None) -> None:
+def _check_pooling(
+    config: AlbertConfig, table_rows: int, linear: nn.Linear | None, token_weights: Tensor | None
+) -> None:
     if linear is not None and linear.in_features != config.hidden_size:
         raise DataError(f"a linear map of {linear.in_features} inputs does not fit hidden_size={config.hidden_size}")
-    if token_weights is not None and token_weights.shape != (config.vocab_size,):
-        raise DataError(f"{len(token_weights)} token weights do not fit vocab_size={config.vocab_size}")
+    if token_weights is not None and token_weights.shape != (table_rows,):
+        raise DataError(f"{len(token_weights)} token weights do not fit a vocabulary of {table_rows}")
 
 
 def _restored() -> NativeInt8Backend:
