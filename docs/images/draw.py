@@ -173,9 +173,10 @@ def pretraining_data() -> Drawing:
     d.text(52, 444, "5  pack sequences end to end: no padding is computed", "title blue", "start")
     d.arrow((34, 404), (34, 456))
     shapes = [("input_ids", "(T,)", "tokens of all rows"), ("lengths", "(S,)", "of the sequences"),
-              ("positions, labels", "(M,)", "masked tokens"), ("first, swapped", "(P,)", "the pairs")]  # fmt: skip
+              ("masked_positions, labels", "(M,)", "masked tokens"),
+              ("cls_positions, swapped", "(P,)", "the pairs")]  # fmt: skip
     for number, (name, shape, about) in enumerate(shapes):
-        d.box(20 + 232 * number, 460, 222, 62, "box", [f"{name} {shape}", about])
+        d.box(20 + 232 * number, 460, 222, 62, "box", [name, f"{shape} {about}"])
     d.text(
         480,
         546,
